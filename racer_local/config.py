@@ -1,0 +1,201 @@
+"""Every setting and its default, in one place. Layer: pure (standard library only).
+
+Command line, server and UI read their defaults from here. A setting out of range raises
+``ConfigError`` with the value and the legal interval.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from racer_local.errors import ConfigError
+
+__all__ = [
+    "MAX_LEAVES",
+    "DraftConfig",
+    "DraftMode",
+    "GenerationConfig",
+    "ModelConfig",
+    "SamplingConfig",
+]
+
+DraftMode: TypeAlias = Literal["racer", "retrieval", "logits", "last-logit", "pld", "off"]
+
+# llama.cpp's own LLAMA_MAX_SEQ is 256; one sequence id is kept free as scratch space.
+MAX_LEAVES = 255
+
+
+def _require(ok: bool, name: str, value: object, legal: str) -> None:
+    if not ok:
+        raise ConfigError(f"{name} is {value!r}; it must be {legal}")
+
+
+def _require_int(name: str, value: object, low: int, high: int) -> None:
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    _require(is_int and low <= value <= high, name, value, f"a whole number from {low} to {high}")  # type: ignore[operator]  # checked by is_int
+
+
+def _require_float(name: str, value: object, low: float, high: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    ok = is_number and math.isfinite(value) and low <= value <= high  # type: ignore[arg-type,operator]  # checked by is_number
+    _require(ok, name, value, f"a number from {low:g} to {high:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """How tokens are drafted.
+
+    Attributes:
+        mode: which drafter; ``off`` is plain decoding.
+        budget: most draft nodes in one step, the root not counted.
+        max_match: longest n-gram the retrieval automaton keeps (its depth).
+        min_match: shortest suffix of the text that may be continued from.
+        breadth: children of the root of the logits tree; their own widths halve from there.
+        max_nodes: nodes of the retrieval automaton before the least recently used are evicted.
+
+    Source: defaults of the RACER paper (arXiv 2604.14885): 64 nodes, n-gram 10, breadth 8,
+    10,000 nodes.
+    """
+
+    mode: DraftMode = "racer"
+    budget: int = 64
+    max_match: int = 10
+    min_match: int = 2
+    breadth: int = 8
+    max_nodes: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        modes = get_args(DraftMode)
+        _require(self.mode in modes, "draft mode", self.mode, "one of " + ", ".join(modes))
+        _require_int("draft budget", self.budget, 0, MAX_LEAVES)
+        _require_int("max_match", self.max_match, 1, 64)
+        _require_int("min_match", self.min_match, 1, self.max_match)
+        _require_int("breadth", self.breadth, 1, 64)
+        _require_int("max_nodes", self.max_nodes, self.max_match, 10_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingConfig:
+    """How the target's next token is chosen; the same names and meanings as in llama.cpp.
+
+    Attributes:
+        temperature: 0 picks the likeliest token; above 0 samples.
+        top_k: keep the k likeliest tokens; 0 keeps all.
+        top_p: keep the smallest set with this much probability; 1 keeps all.
+        min_p: drop tokens below this share of the likeliest one's probability; 0 keeps all.
+        repeat_penalty: divide the logits of recent tokens; 1 is off.
+        presence_penalty: subtract once from the logit of each recent token; 0 is off.
+        frequency_penalty: subtract once for each recent occurrence; 0 is off.
+        penalty_last_n: how many tokens count as recent; -1 is the whole context.
+        logit_bias: added to the logits of these token ids.
+        seed: of the random generator; None takes a fresh one for each request.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: int = 64
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _require_float("temperature", self.temperature, 0.0, 100.0)
+        _require_int("top-k", self.top_k, 0, 2**31 - 1)
+        _require_float("top-p", self.top_p, 0.0, 1.0)
+        _require_float("min-p", self.min_p, 0.0, 1.0)
+        _require_float("repeat penalty", self.repeat_penalty, 0.01, 100.0)
+        _require_float("presence penalty", self.presence_penalty, -100.0, 100.0)
+        _require_float("frequency penalty", self.frequency_penalty, -100.0, 100.0)
+        _require_int("penalty window", self.penalty_last_n, -1, 2**20)
+        for token, bias in self.logit_bias.items():
+            _require_int("a biased token id", token, 0, 2**31 - 1)
+            _require_float("a logit bias", bias, -1e6, 1e6)
+        if self.seed is not None:
+            _require_int("seed", self.seed, 0, 2**32 - 2)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether any penalty looks at the tokens before."""
+        return self.penalty_last_n != 0 and (
+            self.repeat_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+    @property
+    def is_argmax(self) -> bool:
+        """Whether the next token is simply the largest raw logit."""
+        return self.temperature == 0.0 and not self.has_penalties and not self.logit_bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """When a generation ends.
+
+    Attributes:
+        max_tokens: most tokens to generate; None goes on to the end of the context.
+        stop: strings that end the answer and are not part of it.
+        ignore_eos: go on after an end-of-generation token (for benchmarks).
+    """
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if self.max_tokens is not None:
+            _require_int("max tokens", self.max_tokens, 0, 2**31 - 1)
+        _require(
+            all(isinstance(s, str) and s for s in self.stop), "stop", self.stop, "non-empty strings"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """How a model is opened.
+
+    Attributes:
+        path: the GGUF file; of a split model, its first part.
+        n_ctx: context size in tokens; 0 takes the size the model was trained with.
+        n_threads: threads for decoding; None takes the physical cores.
+        n_threads_batch: threads for the prompt; None takes ``n_threads``.
+        n_gpu_layers: layers on the GPU; None offloads all where llama.cpp was built with a GPU.
+        n_batch: most tokens evaluated in one call while reading the prompt.
+        max_leaves: most branches of one draft tree.
+        kv_type: element type of the KV cache, by its ggml name.
+    """
+
+    path: Path
+    n_ctx: int = 4096
+    n_threads: int | None = None
+    n_threads_batch: int | None = None
+    n_gpu_layers: int | None = None
+    n_batch: int = 512
+    max_leaves: int = 64
+    kv_type: Literal["f16", "q8_0", "f32"] = "f16"
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _require_int("context size", self.n_ctx, 0, 2**24)
+        for name, threads in (("threads", self.n_threads), ("batch threads", self.n_threads_batch)):
+            if threads is not None:
+                _require_int(name, threads, 1, 512)
+        if self.n_gpu_layers is not None:
+            _require_int("GPU layers", self.n_gpu_layers, -1, 2**20)
+        _require_int("batch size", self.n_batch, 1, 2**16)
+        _require_int("max leaves", self.max_leaves, 1, MAX_LEAVES)
+        kv_types = ("f16", "q8_0", "f32")
+        _require(self.kv_type in kv_types, "KV type", self.kv_type, "one of " + ", ".join(kv_types))
+        os.fspath(self.path)

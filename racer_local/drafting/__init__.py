@@ -1,0 +1,1 @@
+"""Drafters: what proposes tokens. Pure code; nothing here imports llama_cpp."""
