@@ -85,8 +85,6 @@ class DecodeError(RacerError):
         meaning = _DECODE_CODES.get(code, "unknown failure")
         suffix = f" ({detail})" if detail else ""
         super().__init__(f"decoding failed with code {code}: {meaning}{suffix}")
-            f"decoding failed with code {code}: {meaning}" + (f" ({detail})" if detail else "")
-        )
 
 
 class ClosedError(RacerError):
