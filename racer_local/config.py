@@ -17,6 +17,7 @@ from racer_local.errors import ConfigError
 
 __all__ = [
     "MAX_LEAVES",
+    "Device",
     "DraftConfig",
     "DraftMode",
     "GenerationConfig",
@@ -24,6 +25,7 @@ __all__ = [
     "SamplingConfig",
 ]
 
+Device: TypeAlias = Literal["auto", "cpu", "metal", "cuda", "vulkan"]
 DraftMode: TypeAlias = Literal["racer", "retrieval", "logits", "last-logit", "pld", "off"]
 
 # llama.cpp's own LLAMA_MAX_SEQ is 256; one sequence id is kept free as scratch space.
@@ -78,6 +80,11 @@ class DraftConfig:
         _require_int("min_match", self.min_match, 1, self.max_match)
         _require_int("breadth", self.breadth, 1, 64)
         _require_int("max_nodes", self.max_nodes, self.max_match, 10_000_000)
+
+    @property
+    def max_leaves(self) -> int:
+        """Most branches that a tree of this drafter can have."""
+        return 1 if self.mode in ("off", "pld") else max(1, self.budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +163,7 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         if self.max_tokens is not None:
-            _require_int("max tokens", self.max_tokens, 0, 2**31 - 1)
+            _require_int("max tokens", self.max_tokens, 1, 2**31 - 1)
         _require(
             all(isinstance(s, str) and s for s in self.stop), "stop", self.stop, "non-empty strings"
         )
@@ -168,33 +175,43 @@ class ModelConfig:
 
     Attributes:
         path: the GGUF file; of a split model, its first part.
-        n_ctx: context size in tokens; 0 takes the size the model was trained with.
+        n_ctx: context size in tokens; 0 takes the size the model was trained with; None takes
+            that or 4,096, whichever is smaller.
         n_threads: threads for decoding; None takes the physical cores.
         n_threads_batch: threads for the prompt; None takes ``n_threads``.
-        n_gpu_layers: layers on the GPU; None offloads all where llama.cpp was built with a GPU.
+        device: ``cpu`` keeps everything off the GPU; a GPU's name insists on one; ``auto`` takes
+            a GPU where llama.cpp was built for it.
+        n_gpu_layers: layers on the GPU; None or -1 offloads all.
         n_batch: most tokens evaluated in one call while reading the prompt.
+        max_nodes: most draft nodes in one step.
         max_leaves: most branches of one draft tree.
         kv_type: element type of the KV cache, by its ggml name.
     """
 
     path: Path
-    n_ctx: int = 4096
+    n_ctx: int | None = None
     n_threads: int | None = None
     n_threads_batch: int | None = None
+    device: Device = "auto"
     n_gpu_layers: int | None = None
     n_batch: int = 512
+    max_nodes: int = 64
     max_leaves: int = 64
     kv_type: Literal["f16", "q8_0", "f32"] = "f16"
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _require_int("context size", self.n_ctx, 0, 2**24)
+        if self.n_ctx is not None:
+            _require_int("context size", self.n_ctx, 0, 2**24)
         for name, threads in (("threads", self.n_threads), ("batch threads", self.n_threads_batch)):
             if threads is not None:
                 _require_int(name, threads, 1, 512)
+        devices = get_args(Device)
+        _require(self.device in devices, "device", self.device, "one of " + ", ".join(devices))
         if self.n_gpu_layers is not None:
             _require_int("GPU layers", self.n_gpu_layers, -1, 2**20)
         _require_int("batch size", self.n_batch, 1, 2**16)
+        _require_int("max nodes", self.max_nodes, 0, MAX_LEAVES)
         _require_int("max leaves", self.max_leaves, 1, MAX_LEAVES)
         kv_types = ("f16", "q8_0", "f32")
         _require(self.kv_type in kv_types, "KV type", self.kv_type, "one of " + ", ".join(kv_types))

@@ -64,6 +64,11 @@ class DraftTree:
         """Count the guesses: all nodes but the root."""
         return len(self.tokens) - 1
 
+    @property
+    def n_leaves(self) -> int:
+        """Count the branches; a root alone is one."""
+        return sum(not children for children in self._children)
+
     def add(self, parent: NodeId, token: TokenId, source: Source, prob: float = 1.0) -> NodeId:
         """Add ``token`` under ``parent``, or find it there.
 
@@ -127,3 +132,28 @@ class DraftTree:
                     raise ValueError(
                         f"node {node} has token {token}, outside the vocabulary of {n_vocab}"
                     )
+
+    def limit_leaves(self, max_leaves: int) -> DraftTree:
+        """Leave out what would make more than ``max_leaves`` branches, latest additions first."""
+        if self.n_leaves <= max_leaves:
+            return self
+        n_leaves = 1
+        kept: dict[NodeId, NodeId] = {ROOT: ROOT}
+        pruned = DraftTree(self.tokens[ROOT])
+        for node in range(1, len(self.tokens)):
+            parent = kept.get(self.parents[node])
+            if parent is None:
+                continue
+            if pruned._children[parent]:
+                if n_leaves == max_leaves:
+                    continue
+                n_leaves += 1
+            kept[node] = pruned.add(parent, self.tokens[node], self.sources[node], self.probs[node])
+        return pruned
+
+    def limit_nodes(self, budget: int) -> DraftTree:
+        """Leave out all but the first ``budget`` draft nodes."""
+        pruned = DraftTree(self.tokens[ROOT])
+        for node in range(1, min(budget + 1, len(self.tokens))):
+            pruned.add(self.parents[node], self.tokens[node], self.sources[node], self.probs[node])
+        return pruned

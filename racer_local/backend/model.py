@@ -1,0 +1,189 @@
+"""A loaded GGUF model: weights, vocabulary and metadata."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable
+
+import llama_cpp
+
+from racer_local.backend.native import clear_native_errors, last_native_error
+from racer_local.config import ModelConfig
+from racer_local.errors import ClosedError, ConfigError, ModelLoadError, UnsupportedModelError
+from racer_local.gguf_header import inspect_gguf, require_generative
+from racer_local.native_check import extra_buffers_are_safe
+from racer_local.tree import TokenId
+
+__all__ = ["LlamaModel"]
+
+_ALL_LAYERS = 2**20
+_NO_TOKEN = -1
+
+
+class LlamaModel:
+    """Weights and vocabulary of one model, freed by ``close`` or with the object.
+
+    Attributes:
+        handle: the native model, for the other modules of this package.
+        header: what the file's header says.
+    """
+
+    def __init__(
+        self, config: ModelConfig, on_progress: Callable[[float], None] | None = None
+    ) -> None:
+        """Check the file's header in Python, then have llama.cpp load it.
+
+        Args:
+            config: path and GPU layers are used.
+            on_progress: is told the loaded share, 0 to 1; an exception from it ends the load.
+
+        Raises:
+            ModelLoadError: the file is missing, damaged, or refused by llama.cpp.
+            UnsupportedModelError: the model cannot generate text.
+        """
+        self.header = inspect_gguf(config.path)
+        require_generative(self.header)
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = _n_gpu_layers(config)
+        params.use_extra_bufts = extra_buffers_are_safe()
+        raised: list[BaseException] = []
+        if on_progress is not None:
+            params.progress_callback = _guarded_progress(on_progress, raised)
+        clear_native_errors()
+        path = os.fsencode(config.path) if os.name != "nt" else str(config.path).encode("utf-8")
+        handle = llama_cpp.llama_model_load_from_file(path, params)
+        if raised:
+            raise raised[0]
+        if not handle:
+            reason = last_native_error() or "no reason given"
+            raise ModelLoadError(f"llama.cpp could not load {str(config.path)!r}: {reason}")
+        self.handle = handle
+        self._close = weakref.finalize(self, llama_cpp.llama_model_free, handle)
+        if llama_cpp.llama_model_has_encoder(handle) or llama_cpp.llama_model_is_diffusion(handle):
+            self.close()
+            raise UnsupportedModelError(
+                f"{config.path.name} is an encoder-decoder or diffusion model; only models that "
+                "write text from left to right are supported"
+            )
+        self._vocab = llama_cpp.llama_model_get_vocab(handle)
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(handle)
+        self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(self._vocab)
+        bos: int = llama_cpp.llama_vocab_bos(self._vocab)
+        eos: int = llama_cpp.llama_vocab_eos(self._vocab)
+        self.bos: TokenId | None = None if bos == _NO_TOKEN else bos
+        self.eos: TokenId | None = None if eos == _NO_TOKEN else eos
+        self._piece_buffer = ctypes.create_string_buffer(64)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the weights have been freed."""
+        return not self._close.alive
+
+    def _require_open(self) -> None:
+        if self.is_closed:
+            raise ClosedError("the model was closed; open it again to use it")
+
+    @property
+    def cannot_branch_because(self) -> str | None:
+        """Why draft trees are impossible with this architecture, or None."""
+        if llama_cpp.llama_model_is_recurrent(self.handle):
+            return "a recurrent model cannot take back part of what it has read"
+        if llama_cpp.llama_model_is_hybrid(self.handle):
+            return "a model with recurrent layers cannot take back part of what it has read"
+        return None
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template in the file, or None."""
+        self._require_open()
+        template = llama_cpp.llama_model_chat_template(self.handle, None)
+        return template.decode("utf-8", "replace") if template else None
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[TokenId]:
+        """Turn text into token ids.
+
+        Args:
+            text: any text without lone surrogates.
+            add_special: put BOS (or EOS) where the model wants it; never twice.
+            parse_special: read control tokens such as ``<|im_end|>`` in the text.
+
+        Raises:
+            ConfigError: the text has a lone surrogate, which no UTF-8 can carry.
+        """
+        self._require_open()
+        try:
+            encoded = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"the text is not valid Unicode: lone surrogate at character {error.start}"
+            ) from None
+        room = len(encoded) + 8
+        buffer = (ctypes.c_int32 * room)()
+        n = llama_cpp.llama_tokenize(
+            self._vocab, encoded, len(encoded), buffer, room, add_special, parse_special
+        )
+        if n < 0:
+            room = -n
+            buffer = (ctypes.c_int32 * room)()
+            n = llama_cpp.llama_tokenize(
+                self._vocab, encoded, len(encoded), buffer, room, add_special, parse_special
+            )
+            if n < 0:
+                raise ConfigError(f"the text of {len(encoded)} bytes is too long to tokenize")
+        tokens = list(buffer[:n])
+        if add_special and self.adds_bos and tokens[:2] == [self.bos, self.bos]:
+            del tokens[0]
+        return tokens
+
+    def piece(self, token: TokenId, *, special: bool = False) -> bytes:
+        """Return the bytes of a token; a control token has none unless ``special``."""
+        self._require_open()
+        buffer = self._piece_buffer
+        n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        if n < 0:
+            buffer = self._piece_buffer = ctypes.create_string_buffer(-n)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw[: max(n, 0)]
+
+    def token_text(self, token: TokenId | None) -> str:
+        """Return a token as templates write it, control tokens included."""
+        return "" if token is None else self.piece(token, special=True).decode("utf-8", "replace")
+
+    def is_end(self, token: TokenId) -> bool:
+        """Whether the model's vocabulary marks this token as the end of a generation."""
+        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+
+    def close(self) -> None:
+        """Free the weights; a second call does nothing. Close contexts first."""
+        self._close()
+
+
+def _n_gpu_layers(config: ModelConfig) -> int:
+    has_gpu = llama_cpp.llama_supports_gpu_offload()
+    if config.device not in ("auto", "cpu") and not has_gpu:
+        raise ConfigError(
+            f"device {config.device} was asked for, but llama.cpp was built without GPU support; "
+            f"rebuild it (make setup BACKEND={config.device}) or use --device cpu"
+        )
+    if config.device == "cpu" or not has_gpu:
+        return 0
+    asked = config.n_gpu_layers
+    return _ALL_LAYERS if asked is None or asked < 0 else asked
+
+
+def _guarded_progress(on_progress: Callable[[float], None], raised: list[BaseException]) -> object:
+    # An exception cannot cross native frames: keep it, end the load, raise it afterwards.
+    def report(share: float, _user_data: object) -> bool:
+        try:
+            on_progress(share)
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C included; raised by the caller
+            raised.append(error)
+            return False
+        return True
+
+    return llama_cpp.llama_progress_callback(report)

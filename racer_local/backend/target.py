@@ -1,0 +1,326 @@
+"""The target model: one llama.cpp context whose sequences all hold the same text."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from racer_local.backend.batch import BatchWriter
+from racer_local.backend.model import LlamaModel
+from racer_local.backend.native import (
+    AbortFlag,
+    clear_native_errors,
+    last_native_error,
+    physical_cores,
+)
+from racer_local.backend.sampler import Sampler
+from racer_local.config import ModelConfig, SamplingConfig
+from racer_local.errors import ClosedError, DecodeError, ModelLoadError
+from racer_local.layout import KvEdit, RemoveIds, TreeLayout, lay_out, plan_commit
+from racer_local.tree import DraftTree, NodeId, TokenId
+
+__all__ = ["LlamaTarget"]
+
+_DEFAULT_N_CTX = 4096
+_MAX_UBATCH = 512
+# Logits of a prompt chunk; more rows than fit are read from its end.
+_PROMPT_LOGITS_BYTES = 64 * 2**20
+_KV_TYPES = {
+    "f32": llama_cpp.GGML_TYPE_F32,
+    "f16": llama_cpp.GGML_TYPE_F16,
+    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
+}
+_FLASH_ATTN_ON = 1
+_FLASH_ATTN_AUTO = -1
+
+
+class LlamaTarget:
+    """A context with one unified KV cache for many sequence ids, and the text in it.
+
+    Not safe for use by two threads at once, but for ``stop``. See ``Target`` for the methods.
+
+    Attributes:
+        tokens: the text in the KV cache; every sequence holds all of it.
+        notices: what the user should know about this model and these settings.
+    """
+
+    def __init__(self, model: LlamaModel, config: ModelConfig) -> None:
+        """Open a context on ``model`` and probe what it can do.
+
+        Raises:
+            ModelLoadError: llama.cpp could not open the context (most often: no memory).
+        """
+        self.model = model
+        self.tokens: list[TokenId] = []
+        self.notices: list[str] = []
+        self._layout: TreeLayout | None = None
+        self._tree: DraftTree | None = None
+        # Batch place per row of logits; None where every place has a row.
+        self._row_places: NDArray[np.int64] | None = None
+        self._n_rows = 0
+        # Cells past the text may exist: a decode or commit is under way, or was cut short.
+        self._is_dirty = False
+        self.n_vocab = model.n_vocab
+        self.n_ctx = self._choose_n_ctx(config)
+        reason = model.cannot_branch_because
+        self.max_nodes = 0 if reason else config.max_nodes
+        self.max_leaves = 1 if reason else config.max_leaves
+        self.n_batch = min(config.n_batch, max(self.n_ctx, 1))
+        self._abort = AbortFlag()
+        self._open(config)
+        if reason is None and self.max_nodes and not self._probe_rollback():
+            reason = "llama.cpp cannot take back part of what this model has read"
+            self.max_nodes = 0
+            self.max_leaves = 1
+        if reason and config.max_nodes:
+            self.notices.append(f"drafting is off: {reason}")
+
+    def _choose_n_ctx(self, config: ModelConfig) -> int:
+        n_train = self.model.n_ctx_train
+        if config.n_ctx is None:
+            return min(_DEFAULT_N_CTX, n_train) if n_train > 0 else _DEFAULT_N_CTX
+        if config.n_ctx == 0:
+            return n_train or _DEFAULT_N_CTX
+        if 0 < n_train < config.n_ctx:
+            self.notices.append(
+                f"the context of {config.n_ctx} tokens is longer than the {n_train} this model "
+                "was trained with; expect poor text beyond that"
+            )
+        return config.n_ctx
+
+    def _open(self, config: ModelConfig) -> None:
+        n_logits_fit = _PROMPT_LOGITS_BYTES // (4 * self.n_vocab)
+        self.max_prompt_rows = max(1, min(self.n_batch, n_logits_fit))
+        n_outputs = max(self.max_prompt_rows, self.max_nodes + 1, self.max_leaves)
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = self.n_ctx
+        params.n_batch = max(self.n_batch, n_outputs)
+        params.n_ubatch = min(params.n_batch, max(_MAX_UBATCH, n_outputs))
+        params.n_seq_max = self.max_leaves
+        params.n_outputs_max = n_outputs
+        params.n_threads = config.n_threads or physical_cores()
+        params.n_threads_batch = config.n_threads_batch or params.n_threads
+        params.flash_attn_type = _FLASH_ATTN_ON
+        params.type_k = params.type_v = _KV_TYPES[config.kv_type]
+        params.offload_kqv = params.op_offload = config.device != "cpu"
+        params.kv_unified = True
+        params.swa_full = True
+        params.no_perf = True
+        clear_native_errors()
+        handle = llama_cpp.llama_init_from_model(self.model.handle, params)
+        if not handle:
+            # Some devices have no flash attention for some head sizes.
+            params.flash_attn_type = _FLASH_ATTN_AUTO
+            handle = llama_cpp.llama_init_from_model(self.model.handle, params)
+        if not handle:
+            detail = last_native_error() or "no reason given"
+            raise ModelLoadError(
+                f"llama.cpp could not open a context of {self.n_ctx} tokens: {detail}; "
+                "a smaller context (--ctx) needs less memory"
+            )
+        self._ctx = handle
+        self._close = weakref.finalize(self, llama_cpp.llama_free, handle)
+        self._memory = llama_cpp.llama_get_memory(handle)
+        self._abort.attach(handle)
+        self.n_threads: int = params.n_threads
+        self._batch = BatchWriter(params.n_batch, self.max_leaves, self.n_vocab)
+
+    def _probe_rollback(self) -> bool:
+        """Read two tokens and take one back; also warms the weights up."""
+        token = self.model.bos if self.model.bos is not None else 0
+        self._batch.write_prompt([token, token], 0, [])
+        self._run()
+        ok = bool(llama_cpp.llama_memory_seq_rm(self._memory, -1, 1, -1))
+        ok = ok and llama_cpp.llama_memory_seq_pos_max(self._memory, 0) == 0
+        self.clear()
+        return ok
+
+    def _require_open(self) -> None:
+        if self.is_closed:
+            raise ClosedError("the model was closed; open it again to use it")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the context has been freed."""
+        return not self._close.alive or self.model.is_closed
+
+    def _run(self) -> None:
+        """Evaluate the batch; its cells join the KV cache.
+
+        Raises:
+            DecodeError: naming the return code; the cache may hold part of the batch.
+        """
+        clear_native_errors()
+        rc = llama_cpp.llama_decode(self._ctx, self._batch.batch)
+        if rc != 0:
+            raise DecodeError(rc, last_native_error())
+        # Computation may still run on a GPU; logits are read through a plain pointer.
+        llama_cpp.llama_synchronize(self._ctx)
+
+    def logits(self) -> NDArray[np.float32]:
+        """Return float32 [n_rows, n_vocab] of the latest decode: a view, valid until the next."""
+        if self._n_rows == 0:
+            return np.empty((0, self.n_vocab), np.float32)
+        pointer = llama_cpp.llama_get_logits(self._ctx)
+        if not pointer:
+            raise DecodeError(-3, "llama.cpp returned no logits")
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        size = self._n_rows * self.n_vocab
+        buffer = (ctypes.c_float * size).from_address(address or 0)
+        return np.ctypeslib.as_array(buffer).reshape(self._n_rows, self.n_vocab)
+
+    def prefill(
+        self, tokens: Sequence[TokenId], wanted: Sequence[int] | NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """Append at most ``n_batch`` tokens of given text; see ``Target.prefill``."""
+        self._require_open()
+        self._batch.write_prompt(tokens, len(self.tokens), wanted)
+        self._n_rows = 0
+        self._is_dirty = True
+        try:
+            self._run()
+        except BaseException:
+            self.rewind(len(self.tokens))
+            raise
+        self.tokens.extend(tokens)
+        self._is_dirty = False
+        self._row_places = np.asarray(wanted, np.int64)
+        self._n_rows = len(wanted)
+        return self.logits()
+
+    def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+        """Evaluate a draft tree after the text; see ``Target.decode_tree``."""
+        self._require_open()
+        layout = lay_out(tree, self.max_leaves)
+        self._batch.write_tree(tree, layout, len(self.tokens))
+        self._n_rows = 0
+        self._is_dirty = True
+        try:
+            self._run()
+        except BaseException:
+            self.rewind(len(self.tokens))
+            raise
+        self._tree, self._layout = tree, layout
+        self._row_places = None
+        self._n_rows = len(layout.nodes)
+        return layout.nodes
+
+    def commit(self, path: Sequence[NodeId]) -> None:
+        """Keep the path of the decoded tree in every sequence; see ``Target.commit``."""
+        if self._layout is None or self._tree is None:
+            raise RuntimeError("commit without a decoded tree")
+        for edit in plan_commit(self._layout, path, len(self.tokens)):
+            self._apply(edit)
+        tokens = self._tree.tokens
+        self.tokens.extend(tokens[node] for node in path)
+        self._tree = self._layout = None
+        self._is_dirty = False
+
+    def _apply(self, edit: KvEdit) -> None:
+        if isinstance(edit, RemoveIds):
+            ok = llama_cpp.llama_memory_seq_rm(self._memory, edit.seq, edit.start, edit.end)
+            if not ok:
+                raise DecodeError(-3, "llama.cpp refused to remove part of a sequence")
+        else:
+            llama_cpp.llama_memory_seq_cp(
+                self._memory, edit.source, edit.target, edit.start, edit.end
+            )
+
+    def reuse(self, prompt: Sequence[TokenId]) -> int:
+        """Keep what the cache shares with ``prompt``; see ``Target.reuse``."""
+        self._require_open()
+        limit = min(len(self.tokens), len(prompt) - 1)
+        n_same = 0
+        while n_same < limit and self.tokens[n_same] == prompt[n_same]:
+            n_same += 1
+        self.rewind(n_same)
+        return len(self.tokens)
+
+    def rewind(self, n_tokens: int) -> None:
+        """Shorten the text to ``n_tokens``; where that is impossible, to nothing."""
+        if self.is_closed:
+            return
+        self._tree = self._layout = None
+        if n_tokens == len(self.tokens) and not self._is_dirty:
+            return
+        removed = n_tokens > 0 and llama_cpp.llama_memory_seq_rm(self._memory, -1, n_tokens, -1)
+        if removed and self._all_end_at(n_tokens - 1):
+            del self.tokens[n_tokens:]
+            self._is_dirty = False
+        else:
+            self.clear()
+
+    def _all_end_at(self, position: int) -> bool:
+        return all(
+            llama_cpp.llama_memory_seq_pos_max(self._memory, seq) == position
+            for seq in range(self.max_leaves)
+        )
+
+    def clear(self) -> None:
+        """Empty the KV cache."""
+        llama_cpp.llama_memory_clear(self._memory, False)
+        self.tokens.clear()
+        self._tree = self._layout = None
+        self._is_dirty = False
+
+    def positions(self) -> list[tuple[int, int]]:
+        """Return the first and last cached position of every sequence; (-1, -1) is empty."""
+        return [
+            (
+                llama_cpp.llama_memory_seq_pos_min(self._memory, seq),
+                llama_cpp.llama_memory_seq_pos_max(self._memory, seq),
+            )
+            for seq in range(self.max_leaves)
+        ]
+
+    def sampler(self, config: SamplingConfig) -> _BoundSampler:
+        """Make the sampler of one request."""
+        self._require_open()
+        return _BoundSampler(self, Sampler(config, self.n_vocab, self.n_ctx))
+
+    def is_end(self, token: TokenId) -> bool:
+        """Whether this token ends a generation."""
+        return self.model.is_end(token)
+
+    def stop(self) -> None:
+        """End the running decode soon; may be called from any thread."""
+        self._abort.raise_()
+
+    def resume(self) -> None:
+        """Allow decoding again."""
+        self._abort.lower()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop is in force."""
+        return self._abort.is_raised
+
+    def close(self) -> None:
+        """Free the context; a second call does nothing."""
+        self._close()
+
+
+class _BoundSampler:
+    """A sampler reading the rows of its target's latest decode."""
+
+    def __init__(self, target: LlamaTarget, sampler: Sampler) -> None:
+        self._target = target
+        self._sampler = sampler
+
+    @property
+    def seed(self) -> int:
+        return self._sampler.seed
+
+    def sample(self, row: int) -> TokenId:
+        target = self._target
+        places = target._row_places
+        place = row if places is None else int(places[row])
+        return self._sampler.sample(target._ctx, place, target.logits()[row])
+
+    def close(self) -> None:
+        self._sampler.close()

@@ -1,0 +1,186 @@
+"""``racer-local generate``: one answer, streaming to stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from racer_local.cli.interruptible import interruptible
+from racer_local.cli.options import (
+    draft_config,
+    draft_options,
+    generation_config,
+    model_config,
+    model_options,
+    sampling_config,
+    sampling_options,
+)
+from racer_local.cli.progress import Progress
+from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
+from racer_local.errors import ConfigError
+
+if TYPE_CHECKING:
+    from racer_local.text_model import TextModel, TextStream
+
+__all__ = ["command"]
+
+
+@click.command("generate")
+@click.argument("prompt", required=False)
+@click.option(
+    "--chat/--raw",
+    "as_chat",
+    default=None,
+    help="Ask through the model's chat template, or continue the text as it is.  "
+    "[default: chat where the model has a template]",
+)
+@click.option("--system", help="System message of the chat.")
+@model_options
+@draft_options
+@sampling_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--compare", is_flag=True, help="Answer again without drafting; compare speeds.")
+@click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
+def command(prompt: str | None, **options: Any) -> int:
+    r"""Answer one prompt, streaming to stdout. Statistics go to stderr.
+
+    PROMPT is the question; '-' or nothing reads it from standard input.
+
+    \b
+    Examples:
+      racer-local generate "Why is the sky blue?"
+      racer-local generate --raw "def fibonacci(n):" --temp 0 -n 100
+      cat notes.txt | racer-local generate -
+    """
+    sampling = sampling_config(options)
+    limits = generation_config(options)
+    draft = draft_config(options)
+    text = _read_prompt(prompt)
+    from racer_local.text_model import TextModel
+
+    config = model_config(options, draft)
+    with (
+        Progress("loading the model", unit="%", scale=100) as progress,
+        TextModel(config, draft, lambda share: progress.show(share, 1.0)) as model,
+    ):
+        progress.clear()
+        for notice in model.notices:
+            click.echo(f"note: {notice}", err=True)
+        tokens = _prompt_tokens(model, text, options)
+        stream = _answer(model, tokens, sampling, limits, show=not options["as_json"])
+        compared = _compare(model, tokens, sampling, limits, stream) if options["compare"] else None
+        _report(stream, compared, as_json=options["as_json"])
+    return 0
+
+
+def _read_prompt(prompt: str | None) -> str:
+    if prompt is not None and prompt != "-":
+        text = prompt
+    elif prompt is None and sys.stdin.isatty():
+        raise click.UsageError("give a prompt, or '-' to read it from standard input")
+    else:
+        encoded = sys.stdin.buffer.read()
+        try:
+            text = encoded.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"standard input is not valid UTF-8 (byte 0x{encoded[error.start]:02x} at offset "
+                f"{error.start}); convert it, for example with iconv"
+            ) from None
+        # The newline that echo, cat and editors put at the end is not part of a prompt.
+        text = text.removesuffix("\n").removesuffix("\r")
+    if not text.strip():
+        raise ConfigError("the prompt is empty; give some text")
+    return text
+
+
+def _prompt_tokens(model: TextModel, text: str, options: dict[str, Any]) -> list[int]:
+    as_chat = options["as_chat"]
+    if as_chat is None:
+        as_chat = model.model.chat_template is not None
+        if not as_chat:
+            click.echo(
+                "note: the model has no chat template; continuing the text as it is", err=True
+            )
+    if not as_chat:
+        return model.prompt_tokens(text)
+    messages = [{"role": "user", "content": text}]
+    if options["system"] is not None:
+        messages.insert(0, {"role": "system", "content": options["system"]})
+    return model.chat_tokens(messages)
+
+
+def _answer(
+    model: TextModel,
+    tokens: list[int],
+    sampling: SamplingConfig,
+    limits: GenerationConfig,
+    *,
+    show: bool,
+) -> TextStream:
+    """Generate to the end; write the text as it comes if it is to be shown."""
+    with Progress("reading the prompt", unit="tokens") as progress:
+        stream = model.stream(tokens, sampling, limits, on_prefill=progress.show)
+        for event in interruptible(stream, model.cancel):
+            progress.clear()
+            if show and event.text:
+                sys.stdout.write(event.text)
+                sys.stdout.flush()
+    if show and sys.stdout.isatty():
+        sys.stdout.write("\n")
+    return stream
+
+
+def _compare(
+    model: TextModel,
+    tokens: list[int],
+    sampling: SamplingConfig,
+    limits: GenerationConfig,
+    drafted: TextStream,
+) -> dict[str, Any]:
+    """Answer again without drafting, from an empty cache as the first time."""
+    model.engine.forget()
+    model.engine.use(DraftConfig(mode="off"))
+    seeded = SamplingConfig(
+        **{name: getattr(sampling, name) for name in sampling.__dataclass_fields__}
+        | {"seed": drafted.stats.seed}
+    )
+    plain = _answer(model, tokens, seeded, limits, show=False)
+    ratio = 0.0
+    if plain.stats.tokens_per_s > 0:
+        ratio = drafted.stats.tokens_per_s / plain.stats.tokens_per_s
+    return {
+        "plain_tokens_per_s": plain.stats.tokens_per_s,
+        "speedup": ratio,
+        "same_as_plain": plain.tokens == drafted.tokens,
+    }
+
+
+def _report(stream: TextStream, compared: dict[str, Any] | None, *, as_json: bool) -> None:
+    stats = stream.stats
+    if as_json:
+        answer: dict[str, Any] = {
+            "text": stream.text,
+            "tokens": stream.tokens,
+            "finish_reason": stream.finish_reason,
+            "stats": stats.as_dict(),
+        }
+        if compared is not None:
+            answer["compare"] = compared
+        click.echo(json.dumps(answer, ensure_ascii=False))
+        return
+    for notice in stats.notices:
+        click.echo(f"note: {notice}", err=True)
+    click.echo(stats.line(), err=True)
+    if compared is not None:
+        same = (
+            "the same text" if compared["same_as_plain"] else "another text (rounding near a tie)"
+        )
+        click.echo(
+            f"plain {compared['plain_tokens_per_s']:.0f} tok/s · {stats.draft} "
+            f"{stats.tokens_per_s:.0f} tok/s ({compared['speedup']:.2f}x) · {same}",
+            err=True,
+        )

@@ -1,0 +1,203 @@
+"""Text in, text out: a model, its target and an engine under one roof.
+
+What the command line, server and user interface talk to. Thin: tokenizing and templates before
+the engine, characters and stop strings after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from racer_local.backend.chat import Message, render_chat
+from racer_local.backend.model import LlamaModel
+from racer_local.backend.target import LlamaTarget
+from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
+from racer_local.drafting.base import StepOutcome
+from racer_local.engine import Engine, FinishReason, Generation, TokenEvent
+from racer_local.errors import ConfigError
+from racer_local.stats import Stats
+from racer_local.text import StopScanner, TextDecoder
+from racer_local.tree import TokenId
+
+__all__ = ["TextEvent", "TextModel", "TextStream"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextEvent:
+    """Text that can be shown, and the token that completed it.
+
+    Attributes:
+        text: whole characters; '' while a character or a possible stop string is unfinished.
+        token: the token, with its source; None for text held back until the end.
+    """
+
+    text: str
+    token: TokenEvent | None
+
+
+class TextStream(Iterator[TextEvent]):
+    """A running answer: iterate for text; close, or leave a ``with`` block, to end early.
+
+    Attributes:
+        tokens: ids generated so far.
+        text: text shown so far.
+    """
+
+    def __init__(self, model: LlamaModel, generation: Generation, stops: Sequence[str]) -> None:
+        """Follow a generation; nothing runs before the first text is asked for."""
+        self._model = model
+        self._generation = generation
+        self._stops = StopScanner(stops)
+        self._events = self._run()
+        self._stopped_by_text = False
+        self.tokens: list[TokenId] = []
+        self.text = ""
+
+    @property
+    def stats(self) -> Stats:
+        """The generation's counters."""
+        return self._generation.stats
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it ended; None while it runs."""
+        return "stop" if self._stopped_by_text else self._generation.finish_reason
+
+    def _run(self) -> Generator[TextEvent, None, None]:
+        decoder = TextDecoder()
+        with self._generation:
+            for event in self._generation:
+                self.tokens.append(event.token)
+                shown = self._stops.push(decoder.push(self._model.piece(event.token)))
+                self.text += shown
+                if self._stops.is_stopped:
+                    self._stopped_by_text = True
+                    self._generation.close()
+                    yield TextEvent(shown, event)
+                    return
+                yield TextEvent(shown, event)
+        rest = self._stops.flush()
+        if rest:
+            self.text += rest
+            yield TextEvent(rest, None)
+
+    def __next__(self) -> TextEvent:
+        """Return the next text."""
+        return next(self._events)
+
+    def close(self) -> None:
+        """End the answer; the model is free for the next one."""
+        self._events.close()
+        self._generation.close()
+
+    def __enter__(self) -> TextStream:
+        """Return the stream itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class TextModel:
+    """A loaded model that answers text.
+
+    Attributes:
+        model: weights and vocabulary.
+        target: the context.
+        engine: the decode loop.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        draft: DraftConfig | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """Load the model and open a context.
+
+        Raises:
+            ModelLoadError: the file or the context cannot be opened.
+            UnsupportedModelError: the model cannot generate text.
+        """
+        self.model = LlamaModel(config, on_progress)
+        try:
+            self.target = LlamaTarget(self.model, config)
+            self.engine = Engine(self.target, draft)
+        except BaseException:
+            self.model.close()
+            raise
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know about this model and these settings."""
+        return self.target.notices
+
+    def prompt_tokens(self, text: str) -> list[TokenId]:
+        """Tokenize a raw prompt, with BOS where the model wants one."""
+        return self.model.tokenize(text)
+
+    def chat_tokens(self, messages: Sequence[Message]) -> list[TokenId]:
+        """Tokenize a conversation through the model's own chat template.
+
+        Control tokens inside a message are read as such, as llama.cpp does.
+
+        Raises:
+            ConfigError: the file has no chat template, or it refuses these messages.
+        """
+        template = self.model.chat_template
+        if template is None:
+            raise ConfigError(
+                "this model file has no chat template, so it is probably a base model; "
+                "use raw completion (--raw)"
+            )
+        bos = self.model.token_text(self.model.bos)
+        text = render_chat(
+            template, messages, bos_token=bos, eos_token=self.model.token_text(self.model.eos)
+        )
+        return self.model.tokenize(text)
+
+    def stream(
+        self,
+        prompt: Sequence[TokenId],
+        sampling: SamplingConfig | None = None,
+        limits: GenerationConfig | None = None,
+        *,
+        on_prefill: Callable[[int, int], None] | None = None,
+        on_step: Callable[[StepOutcome], None] | None = None,
+    ) -> TextStream:
+        """Answer a tokenized prompt; see ``Engine.generate`` for arguments and errors."""
+        limits = limits or GenerationConfig()
+        generation = self.engine.generate(
+            prompt, sampling, limits, on_prefill=on_prefill, on_step=on_step
+        )
+        return TextStream(self.model, generation, limits.stop)
+
+    def cancel(self) -> None:
+        """End the running answer within one decode step; from any thread."""
+        self.engine.cancel()
+
+    def close(self) -> None:
+        """Free context and weights; a second call does nothing."""
+        self.target.close()
+        self.model.close()
+
+    def __enter__(self) -> TextModel:
+        """Return the model itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
