@@ -153,6 +153,8 @@ class DraftTree:
 
     def limit_nodes(self, budget: int) -> DraftTree:
         """Leave out all but the first ``budget`` draft nodes."""
+        if self.n_drafted <= budget:
+            return self
         pruned = DraftTree(self.tokens[ROOT])
         for node in range(1, min(budget + 1, len(self.tokens))):
             pruned.add(self.parents[node], self.tokens[node], self.sources[node], self.probs[node])

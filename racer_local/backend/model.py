@@ -27,6 +27,7 @@ class LlamaModel:
 
     Attributes:
         handle: the native model, for the other modules of this package.
+        path: the file it came from.
         header: what the file's header says.
     """
 
@@ -43,6 +44,7 @@ class LlamaModel:
             ModelLoadError: the file is missing, damaged, or refused by llama.cpp.
             UnsupportedModelError: the model cannot generate text.
         """
+        self.path = config.path
         self.header = inspect_gguf(config.path)
         require_generative(self.header)
         params = llama_cpp.llama_model_default_params()

@@ -1,0 +1,139 @@
+"""A drafter that cannot spoil an answer: what it proposes is checked, and its failures end there.
+
+Also keeps account of the text the drafter was told, so that its knowledge can be kept while a
+conversation goes on and is dropped when the text is another. Layer: pure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from racer_local.drafting.base import Drafter, Rows, StepOutcome
+from racer_local.stats import Stats
+from racer_local.topk import top_k
+from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
+
+__all__ = ["GuardedDrafter"]
+
+logger = logging.getLogger(__name__)
+
+_NO_ROWS = np.empty(0, np.int32)
+
+
+class GuardedDrafter:
+    """Wraps a drafter for the engine; times it, and survives its faults.
+
+    Attributes:
+        mode: its name, for statistics.
+        budget: most draft nodes in one step; 0 turns drafting off altogether.
+    """
+
+    def __init__(self, drafter: Drafter, mode: str, budget: int) -> None:
+        """Take over a drafter; it starts with no text."""
+        self._drafter = drafter
+        self.mode = mode if budget else "off"
+        self.budget = budget
+        self._is_on = budget > 0
+        self._known: list[TokenId] = []
+        self._stats = Stats()
+        drafter.begin()
+
+    @property
+    def row_width(self) -> int:
+        """How many of the likeliest tokens it wants of each row; 0 while it is off."""
+        return self._drafter.row_width if self._is_on else 0
+
+    def forget(self) -> None:
+        """Drop all that was learned."""
+        self._known.clear()
+        self._drafter.begin()
+
+    def start(self, prompt: list[TokenId], stats: Stats) -> None:
+        """Begin a request: tell the drafter what the prompt adds to the text it knows.
+
+        A prompt that continues that text keeps what was learned; any other one starts afresh.
+        """
+        self._stats = stats
+        self._is_on = self.budget > 0
+        if not self._is_on:
+            return
+        started = perf_counter()
+        known = self._known
+        if known and prompt[: len(known)] == known:
+            news = prompt[len(known) :]
+        else:
+            self.forget()
+            news = prompt
+        known.extend(news)
+        self._drafter.feed(news)
+        stats.learn_s += perf_counter() - started
+
+    def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
+        """Say which rows of a prompt are worth reading; ascending places in ``tokens``."""
+        return self._drafter.wanted_rows(tokens) if self.row_width else _NO_ROWS
+
+    def learn(self, places: NDArray[np.int32], logits: NDArray[np.float32]) -> None:
+        """Learn from prompt rows at these places of the text; logits [n_places, n_vocab]."""
+        if not self.row_width or not len(places):
+            return
+        started = perf_counter()
+        self._drafter.learn(Rows(places, *top_k(logits, self.row_width)))
+        self._stats.learn_s += perf_counter() - started
+
+    def draft(self, root: TokenId, budget: int, n_vocab: int, max_leaves: int) -> DraftTree:
+        """Draft what follows; a root alone where drafting is off, does not pay, or failed."""
+        if not self._is_on or budget <= 0:
+            return DraftTree(root)
+        started = perf_counter()
+        try:
+            tree = self._drafter.draft(budget)
+            if tree.tokens[ROOT] != root:
+                raise ValueError("the draft tree does not grow from the last token")
+            tree.check(n_vocab)
+            tree = tree.limit_nodes(budget).limit_leaves(max_leaves)
+        except Exception:  # noqa: BLE001 - a faulty drafter may cost speed, never the answer
+            self._give_up()
+            tree = DraftTree(root)
+        self._stats.draft_s += perf_counter() - started
+        return tree
+
+    def accept(
+        self,
+        tree: DraftTree,
+        path: Sequence[NodeId],
+        next_token: TokenId,
+        nodes: Sequence[NodeId],
+        logits: NDArray[np.float32],
+    ) -> StepOutcome | None:
+        """Teach the drafter what came of a tree; ``logits`` [n_nodes, n_vocab] are of ``nodes``.
+
+        Returns:
+            What it was told; None while it is off.
+        """
+        if not self._is_on:
+            return None
+        started = perf_counter()
+        rows: Rows | None = None
+        if self.row_width:
+            rows = Rows(np.asarray(nodes, np.int32), *top_k(logits, self.row_width))
+        outcome = StepOutcome(tree, path, next_token, rows)
+        self._known.extend(tree.tokens[node] for node in path[1:])
+        self._known.append(next_token)
+        try:
+            self._drafter.accept(outcome)
+        except Exception:  # noqa: BLE001 - a faulty drafter may cost speed, never the answer
+            self._give_up()
+        self._stats.learn_s += perf_counter() - started
+        return outcome
+
+    def _give_up(self) -> None:
+        logger.exception("the drafter failed; plain decoding for the rest of this generation")
+        self._stats.notices.append("drafting was turned off: the drafter failed")
+        self._is_on = False
+        # What it knows may be half-written: the next generation starts it afresh.
+        self._known.clear()

@@ -1,0 +1,222 @@
+"""Drive a drafter over recorded text and count what it would have saved. Layer: pure.
+
+No model runs: the recorded token is the target's choice. Every record starts with a fresh text.
+The drafter first gets the prompt with all its rows; at each step it drafts, the tree is walked
+against the record, and the drafter gets the rows of the root and of the accepted nodes. Rejected
+nodes were never decoded in the recording, so live decoding teaches a little more than replay.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypedDict
+
+import numpy as np
+
+from racer_local.drafting.base import Drafter, Rows, StepOutcome
+from racer_local.errors import ConfigError, TraceError
+from racer_local.trace import Record, Trace
+from racer_local.tree import DraftTree, NodeId, TokenId
+from racer_local.verify import verify
+
+__all__ = ["CostCurve", "Result", "read_cost_curve", "replay"]
+
+
+class Summary(TypedDict):
+    """What a replay of one category came to.
+
+    Attributes:
+        tokens: emitted tokens.
+        steps: decode steps they took.
+        mean_accepted_tokens: tokens per step; 1.0 is plain decoding.
+        nodes_per_step: decoded nodes per step, the root included.
+        simulated_speedup: tokens over the summed relative cost of the steps; None without a
+            cost curve.
+    """
+
+    tokens: int
+    steps: int
+    mean_accepted_tokens: float
+    nodes_per_step: float
+    simulated_speedup: float | None
+
+
+Result: TypeAlias = dict[str, Summary]
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Time of one decode step of n tokens, relative to one of a single token.
+
+    Attributes:
+        n: token counts, rising from 1.
+        t: relative time for each.
+    """
+
+    n: Sequence[float]
+    t: Sequence[float]
+
+    def __post_init__(self) -> None:
+        """Check the points.
+
+        Raises:
+            ConfigError: if they are not a curve over rising token counts with positive times.
+        """
+        pairs = list(zip(self.n, self.t, strict=False))
+        numbers = all(math.isfinite(x) and x > 0 for pair in pairs for x in pair)
+        rising = all(a < b for a, b in zip(self.n, self.n[1:], strict=False))
+        if len(self.n) != len(self.t) or len(pairs) < 2 or not numbers or not rising:
+            raise ConfigError(
+                "a cost curve needs at least two points (n, t), n rising, all of them positive; "
+                f"got n={list(self.n)} and t={list(self.t)}"
+            )
+
+    def __call__(self, n_tokens: float) -> float:
+        """Interpolate linearly; beyond the last point, go on with the last slope."""
+        i = min(max(bisect_left(self.n, n_tokens), 1), len(self.n) - 1)
+        n0, n1, t0, t1 = self.n[i - 1], self.n[i], self.t[i - 1], self.t[i]
+        return t0 + (t1 - t0) * (n_tokens - n0) / (n1 - n0)
+
+
+def read_cost_curve(spec: str) -> CostCurve:
+    """Read ``FILE.json:CURVE``: an object of curves, each ``{"n": [...], "t": [...]}``.
+
+    Raises:
+        ConfigError: if the specification, the file or the curve is not usable.
+    """
+    name, colon, curve = spec.rpartition(":")
+    if not colon or not name or not curve:
+        raise ConfigError(f"cost is {spec!r}; it must be FILE.json:CURVE")
+    try:
+        with open(name, encoding="utf-8") as file:
+            curves = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the cost curves {name}: {error}") from error
+    if not isinstance(curves, dict) or curve not in curves:
+        known = ", ".join(map(str, curves)) if isinstance(curves, dict) else "none"
+        raise ConfigError(f"{name} has no cost curve {curve!r}; it has: {known}")
+    try:
+        points = curves[curve]
+        return CostCurve([float(x) for x in points["n"]], [float(x) for x in points["t"]])
+    except (TypeError, KeyError, ValueError) as error:
+        raise ConfigError(f"cost curve {curve!r} in {name} is not usable: {error}") from error
+
+
+class _Tally:
+    __slots__ = ("cost", "nodes", "steps", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.steps = 0
+        self.nodes = 0
+        self.cost = 0.0
+
+    def summary(self, has_cost: bool) -> Summary:
+        steps = max(self.steps, 1)
+        speedup = self.tokens / self.cost if has_cost and self.cost > 0 else None
+        return Summary(
+            tokens=self.tokens,
+            steps=self.steps,
+            mean_accepted_tokens=self.tokens / steps,
+            nodes_per_step=self.nodes / steps,
+            simulated_speedup=speedup,
+        )
+
+
+def replay(
+    trace: Trace,
+    make: Callable[[], Drafter],
+    budget: int,
+    cost: Callable[[int], float] | None = None,
+) -> Result:
+    """Replay a trace greedily.
+
+    Args:
+        trace: the recorded text.
+        make: makes a fresh drafter; called once per record.
+        budget: most draft nodes per step, the root not counted; less near the end of a record,
+            where no more tokens are left to emit.
+        cost: relative time of a decode step of n tokens, the root counted.
+
+    Returns:
+        A summary per category, and one named ``all``.
+
+    Raises:
+        ConfigError: if the budget is negative.
+        TraceError: if a category is named ``all``.
+    """
+    if budget < 0:
+        raise ConfigError(f"draft budget is {budget}; it must not be negative")
+    tallies = {"all": _Tally()}
+    for record in trace:
+        if record.category == "all":
+            raise TraceError("a category must not be named 'all'")
+        tally = tallies.setdefault(record.category, _Tally())
+        _replay_record(record, make(), budget, cost, (tally, tallies["all"]))
+    total = tallies.pop("all")
+    result = {name: tally.summary(cost is not None) for name, tally in sorted(tallies.items())}
+    result["all"] = total.summary(cost is not None)
+    return result
+
+
+def _replay_record(
+    record: Record,
+    drafter: Drafter,
+    budget: int,
+    cost: Callable[[int], float] | None,
+    tallies: Sequence[_Tally],
+) -> None:
+    tokens: list[TokenId] = record.tokens.tolist()
+    _prime(record, tokens, drafter)
+    # Position of the root: first that of the answer's first token, which the prompt's last row
+    # decided. The last token of the record is emitted but never decoded.
+    position = record.n_prompt
+    while position < len(tokens) - 1:
+        n_left = len(tokens) - 1 - position
+        tree = drafter.draft(min(budget, n_left - 1))
+        n_emitted = _step(record, tokens, drafter, tree, position)
+        position += n_emitted
+        for tally in tallies:
+            tally.tokens += n_emitted
+            tally.steps += 1
+            tally.nodes += len(tree)
+            tally.cost += cost(len(tree)) if cost is not None else 0.0
+
+
+def _step(
+    record: Record, tokens: list[TokenId], drafter: Drafter, tree: DraftTree, position: int
+) -> int:
+    """Walk one tree, teach the drafter, and count the emitted tokens."""
+
+    def sample(node: NodeId) -> TokenId:
+        return tokens[position + tree.depths[node] + 1]
+
+    path, next_token = verify(tree, sample)
+    rows = _rows(record, drafter, position, path)
+    drafter.accept(StepOutcome(tree, path, next_token, rows))
+    # The accepted nodes without the root, and the next token.
+    return len(path)
+
+
+def _prime(record: Record, tokens: list[TokenId], drafter: Drafter) -> None:
+    prompt = tokens[: record.n_prompt]
+    drafter.begin()
+    drafter.feed(prompt)
+    width = drafter.row_width
+    if width:
+        index = drafter.wanted_rows(prompt)
+        drafter.learn(Rows(index, record.topk_ids[index, :width], record.topk_probs[index, :width]))
+    drafter.feed(tokens[record.n_prompt : record.n_prompt + 1])
+
+
+def _rows(record: Record, drafter: Drafter, position: int, path: Sequence[NodeId]) -> Rows | None:
+    width = drafter.row_width
+    if not width:
+        return None
+    here = slice(position, position + len(path))
+    index = np.asarray(path, dtype=np.int32)
+    return Rows(index, record.topk_ids[here, :width], record.topk_probs[here, :width])

@@ -1,0 +1,51 @@
+"""Inputs that many model tests share, and what plain greedy decoding makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
+from racer_local.engine import FinishReason
+from racer_local.text_model import TextModel
+
+STEP = "Step 1: open\nStep 2: read\nStep 3: close\nStep 4: open\nStep 5: read\nStep 6:"
+STEP_ANSWER = " close\nStep 7: read\nStep 8: close\nStep 9: read\nStep 10: read\nStep 11:"
+EMOJI = "👍🎉🚀🏋️‍♀️ 👍🎉🚀🏋️‍♀️ 👍🎉🚀🏋️‍♀️ 👍🎉"
+CODE = (
+    "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n"
+    "def mul(a, b):\n    return"
+)
+CATS = "cat dog cat dog cat dog cat dog cat"
+LINE = "The quick brown fox number {} jumps over the lazy dog.\n"
+LINES60 = "".join(LINE.format(i) for i in range(1, 61)) + "The quick brown fox number 61"
+SAY_OK = "Reply with the single word OK."
+OK_CHAT = [
+    *(
+        m
+        for _ in range(3)
+        for m in ({"role": "user", "content": SAY_OK}, {"role": "assistant", "content": "OK."})
+    ),
+    {"role": "user", "content": SAY_OK},
+]
+
+GREEDY = SamplingConfig(temperature=0)
+
+PROMPTS = [
+    json.loads(line)["prompt"]
+    for line in (Path(__file__).parent / "data" / "prompts.jsonl").read_text("utf-8").splitlines()
+]
+
+
+def generate(
+    model: TextModel,
+    prompt: list[int],
+    n: int | None,
+    draft: DraftConfig | None = None,
+    sampling: SamplingConfig = GREEDY,
+) -> tuple[list[int], FinishReason | None]:
+    """Generate on an open model; returns the tokens and why they ended."""
+    if draft is not None:
+        model.engine.use(draft)
+    generation = model.engine.generate(prompt, sampling, GenerationConfig(max_tokens=n))
+    return [event.token for event in generation], generation.finish_reason

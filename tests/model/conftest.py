@@ -1,0 +1,48 @@
+"""Models that are opened once for many tests. Tests leave them empty-handed: see ``fresh``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from reference import PlainLlama, plain_llama
+
+from racer_local.config import ModelConfig
+from racer_local.text_model import TextModel
+
+
+@pytest.fixture(scope="session")
+def smol_plain(smol_path: Path) -> Iterator[PlainLlama]:
+    with plain_llama(smol_path) as plain:
+        yield plain
+
+
+@pytest.fixture(scope="session")
+def gemma_plain(gemma_path: Path) -> Iterator[PlainLlama]:
+    with plain_llama(gemma_path) as plain:
+        yield plain
+
+
+@pytest.fixture(scope="session")
+def smol_model(smol_path: Path) -> Iterator[TextModel]:
+    with TextModel(ModelConfig(path=smol_path, n_ctx=2048)) as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def gemma_model(gemma_path: Path) -> Iterator[TextModel]:
+    with TextModel(ModelConfig(path=gemma_path, n_ctx=2048)) as model:
+        yield model
+
+
+@pytest.fixture
+def smol(smol_model: TextModel) -> TextModel:
+    smol_model.engine.forget()
+    return smol_model
+
+
+@pytest.fixture
+def gemma(gemma_model: TextModel) -> TextModel:
+    gemma_model.engine.forget()
+    return gemma_model

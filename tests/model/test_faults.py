@@ -1,0 +1,256 @@
+"""What goes wrong in a native layer must neither spread nor go unnoticed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import llama_cpp
+import pytest
+from fakes import TreeDrafter
+from inputs import GREEDY, STEP, generate
+
+from racer_local.config import DraftConfig, GenerationConfig, ModelConfig
+from racer_local.errors import ClosedError, DecodeError, ModelLoadError
+from racer_local.text_model import TextModel
+from racer_local.tree import DraftTree, Source
+
+DRAFT = DraftConfig(budget=16)
+
+
+@pytest.mark.parametrize("code", [1, -1])
+def test_one_failed_decode_does_not_poison_the_next_answer(
+    smol: TextModel, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    prompt = smol.prompt_tokens(STEP)
+    expected, _ = generate(smol, prompt, 32, DRAFT)
+    smol.engine.forget()
+    real = llama_cpp.llama_decode
+    calls = iter([None, None, code])
+
+    def decode(ctx: object, batch: object) -> int:
+        forced = next(calls, None)
+        return real(ctx, batch) if forced is None else forced
+
+    monkeypatch.setattr(llama_cpp, "llama_decode", decode)
+    if code == 1:
+        assert generate(smol, prompt, 32)[0] == expected
+    else:
+        with pytest.raises(DecodeError, match="code -1"):
+            generate(smol, prompt, 32)
+    monkeypatch.undo()
+    smol.engine.forget()
+    assert generate(smol, prompt, 32)[0] == expected
+    assert len({last for _, last in smol.target.positions()}) == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+def test_a_stream_left_early_leaves_a_clean_cache(smol: TextModel, n: int) -> None:
+    prompt = smol.prompt_tokens(STEP)
+    smol.engine.use(DraftConfig(budget=32))
+    generation = smol.engine.generate(prompt, GREEDY, GenerationConfig(max_tokens=32))
+    started = [next(generation).token for _ in range(n)]
+    generation.close()
+    kept = smol.target.tokens
+    assert kept == (prompt + started)[: len(kept)]
+    assert set(smol.target.positions()) == {(0, len(kept) - 1)}
+    smol.engine.forget()
+    expected, _ = generate(smol, prompt, 32)
+    assert expected[:n] == started
+
+
+def test_an_exception_in_the_middle_of_a_commit_loses_the_cache_and_not_the_model(
+    smol: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = smol.prompt_tokens(STEP)
+    expected, _ = generate(smol, prompt, 32, DRAFT)
+    smol.engine.forget()
+    calls = 0
+    real = llama_cpp.llama_memory_seq_rm
+
+    def remove(*arguments: object) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return bool(real(*arguments))
+
+    monkeypatch.setattr(llama_cpp, "llama_memory_seq_rm", remove)
+    with pytest.raises(KeyboardInterrupt):
+        generate(smol, prompt, 32)
+    monkeypatch.undo()
+    assert len(set(smol.target.positions())) == 1
+    smol.engine.forget()
+    assert generate(smol, prompt, 32)[0] == expected
+
+
+def test_cancel_from_another_thread_during_a_long_prompt(smol: TextModel) -> None:
+    prompt = smol.prompt_tokens("All work and no play makes Jack a dull boy. " * 120)
+    stopper = threading.Timer(0.05, smol.cancel)
+    stream = smol.stream(prompt, GREEDY, GenerationConfig(max_tokens=400))
+    stopper.start()
+    list(stream)
+    stopper.join()
+    assert stream.finish_reason == "cancelled"
+    expected, _ = generate(smol, smol.prompt_tokens(STEP), 8, DRAFT)
+    assert len(expected) == 8
+
+
+@pytest.mark.parametrize("question", ["recurrent", "hybrid"])
+def test_a_model_that_says_it_cannot_roll_back_decodes_plainly_with_one_notice(
+    smol_path: Path, smol: TextModel, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    expected, _ = generate(smol, smol.prompt_tokens(STEP), 16, DraftConfig(mode="off"))
+    monkeypatch.setattr(llama_cpp, f"llama_model_is_{question}", lambda model: True)
+    with TextModel(ModelConfig(path=smol_path, n_ctx=512), DRAFT) as model:
+        assert len(model.notices) == 1
+        generation = model.engine.generate(
+            model.prompt_tokens(STEP), GREEDY, GenerationConfig(max_tokens=16)
+        )
+        assert [event.token for event in generation] == expected
+        assert generation.stats.n_drafted == 0
+
+
+def test_a_cache_that_refuses_to_roll_back_is_found_out_at_load(
+    smol_path: Path, smol: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, _ = generate(smol, smol.prompt_tokens(STEP), 16, DraftConfig(mode="off"))
+    monkeypatch.setattr(llama_cpp, "llama_memory_seq_rm", lambda *arguments: False)
+    with TextModel(ModelConfig(path=smol_path, n_ctx=512), DRAFT) as model:
+        assert len(model.notices) == 1
+        tokens, _ = generate(model, model.prompt_tokens(STEP), 16)
+        assert tokens == expected
+
+
+def test_255_branches_fit_and_300_are_cut(smol_path: Path) -> None:
+    def fan(n_leaves: int, text: list[int]) -> DraftTree:
+        tree = DraftTree(text[-1])
+        for token in range(1000, 1000 + n_leaves):
+            tree.add(0, token, Source.LOGITS)
+        return tree
+
+    config = ModelConfig(path=smol_path, n_ctx=1024, max_nodes=255, max_leaves=255)
+    with TextModel(config, DraftConfig(mode="off")) as model:
+        prompt = model.prompt_tokens(STEP)
+        expected, _ = generate(model, prompt, 400, DraftConfig(mode="off"))
+        for n_leaves in (1, 2, 32, 255, 300):
+            model.engine.use(TreeDrafter(lambda text, _, n=n_leaves: fan(n, text)), 255)
+            model.engine.forget()
+            limits = GenerationConfig(max_tokens=400)
+            generation = model.engine.generate(prompt, GREEDY, limits)
+            tokens = [next(generation).token for _ in range(3)]
+            generation.close()
+            assert tokens == expected[:3]
+            assert generation.stats.n_drafted <= 2 * min(n_leaves, 255)
+
+
+@pytest.mark.parametrize("kind", ["mamba", "jamba", "lfm2"])
+def test_recurrent_models_write_the_right_text_without_drafts(
+    tiny_path: Callable[[str], Path], kind: str
+) -> None:
+    path = tiny_path(kind)
+    plain = llama_cpp.Llama(str(path), n_ctx=256, verbose=False, n_threads=1, n_threads_batch=1)
+    config = ModelConfig(path=path, n_ctx=256, n_threads=1)
+    with TextModel(config, DRAFT) as model:
+        assert len(model.notices) == 1
+        for text in ("hello world hello world", "hello world hello there"):
+            prompt = model.prompt_tokens(text)
+            expected = []
+            for token in plain.generate(prompt, temp=0.0):
+                expected.append(token)
+                if len(expected) == 12:
+                    break
+            generation = model.engine.generate(
+                prompt, GREEDY, GenerationConfig(max_tokens=12, ignore_eos=True)
+            )
+            assert [event.token for event in generation] == expected
+            assert generation.stats.n_drafted == 0
+    plain.close()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "qwen2vl"])
+@pytest.mark.parametrize("mode", ["racer", "pld"])
+def test_tiny_models_of_other_kinds_give_the_same_tokens_with_drafts(
+    tiny_path: Callable[[str], Path], kind: str, mode: str
+) -> None:
+    config = ModelConfig(path=tiny_path(kind), n_ctx=256, n_threads=1)
+    limits = GenerationConfig(max_tokens=80, ignore_eos=True)
+    with TextModel(config, DraftConfig(mode="off")) as model:
+        prompt = model.prompt_tokens("the cat and the dog and the cat and the")
+        expected = [event.token for event in model.engine.generate(prompt, GREEDY, limits)]
+        model.engine.use(DraftConfig(mode=mode, budget=16))
+        model.engine.forget()
+        generation = model.engine.generate(prompt, GREEDY, limits)
+        assert [event.token for event in generation] == expected
+        assert generation.stats.n_accepted > 0
+        assert not generation.stats.notices
+
+
+def test_a_closed_model_says_so(smol_path: Path) -> None:
+    model = TextModel(ModelConfig(path=smol_path, n_ctx=256))
+    prompt = model.prompt_tokens(STEP)
+    model.close()
+    model.close()
+    with pytest.raises(ClosedError):
+        generate(model, prompt, 4)
+    with pytest.raises(ClosedError):
+        model.prompt_tokens("x")
+
+
+def test_a_file_that_only_looks_like_a_model_is_refused_by_llama_cpp_with_its_reason(
+    tmp_path: Path, tiny_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(tiny_path("llama").read_bytes()[:-64])
+    # The header check would find this out; llama.cpp's own refusal must be told as well.
+    monkeypatch.setattr("racer_local.backend.model.inspect_gguf", lambda path: None)
+    monkeypatch.setattr("racer_local.backend.model.require_generative", lambda info: None)
+    with pytest.raises(ModelLoadError, match="could not load"):
+        TextModel(ModelConfig(path=path, n_ctx=256))
+
+
+SCRIPTS = {
+    "left open at exit": (
+        "model = TextModel(config)\n"
+        "list(model.stream(model.prompt_tokens('a b a b'), GREEDY, LIMIT))"
+    ),
+    "left in the middle of a stream": (
+        "model = TextModel(config)\n"
+        "stream = model.stream(model.prompt_tokens('a b'), GREEDY, LIMIT)\n"
+        "next(stream)"
+    ),
+    "closed in the wrong order": (
+        "model = TextModel(config); model.model.close(); model.target.close()"
+    ),
+    "missing file": (
+        "try: TextModel(ModelConfig(path=Path('missing.gguf')))\n"
+        "except RacerError as error: print(error)"
+    ),
+    "two models in two threads": (
+        "import threading\n"
+        "def work():\n"
+        "    with TextModel(config) as model:\n"
+        "        list(model.stream(model.prompt_tokens('a b a b'), GREEDY, LIMIT))\n"
+        "threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]"
+    ),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_a_process_ends_cleanly_and_quietly(script: str, smol_path: Path) -> None:
+    header = (
+        "from pathlib import Path\n"
+        "from racer_local.config import GenerationConfig, ModelConfig, SamplingConfig\n"
+        "from racer_local.errors import RacerError\n"
+        "from racer_local.text_model import TextModel\n"
+        f"config = ModelConfig(path=Path({str(smol_path)!r}), n_ctx=256, n_threads=1)\n"
+        "GREEDY = SamplingConfig(temperature=0)\nLIMIT = GenerationConfig(max_tokens=4)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", header + script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
