@@ -23,7 +23,7 @@ from racer_local.trace import Record, Trace
 from racer_local.tree import DraftTree, NodeId, TokenId
 from racer_local.verify import verify
 
-__all__ = ["CostCurve", "Result", "read_cost_curve", "replay"]
+__all__ = ["CostCurve", "Result", "Summary", "read_cost_curve", "replay"]
 
 
 class Summary(TypedDict):

@@ -1,0 +1,40 @@
+"""``top_k`` against a full sort in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from racer_local.topk import top_k
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 3),
+    st.one_of(st.integers(1, 40), st.integers(250, 6_000)),
+    st.integers(0, 20),
+    st.sampled_from([0.01, 1.0, 5.0, 60.0]),
+    st.booleans(),
+    st.floats(0.0, 1.0),
+)
+def test_it_equals_a_full_sort(
+    seed: int, n_rows: int, n_vocab: int, k: int, spread: float, rounded: bool, masked: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (rng.normal(size=(n_rows, n_vocab)) * spread).astype(np.float32)
+    if rounded:
+        logits = np.round(logits)
+    logits[rng.random(logits.shape) < masked / 2] = -np.inf
+    logits[rng.random(logits.shape) < masked / 4] = np.nan
+    ids, probs = top_k(logits, k)
+
+    exact = np.where(np.isnan(logits), -np.inf, logits).astype(np.float64)
+    order = np.argsort(-exact, axis=1, kind="stable")[:, :k]
+    assert ids.tolist() == order.tolist()
+    for row, chosen, got in zip(exact, order, probs, strict=True):
+        top = row.max()
+        shares = np.zeros(n_vocab) if np.isneginf(top) else np.exp(row - top)
+        expected = shares[chosen] / max(shares.sum(), 1e-300)
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-30)
