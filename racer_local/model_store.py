@@ -229,12 +229,16 @@ class _ProgressLine:
         self._name = name
         self._is_terminal = sys.stderr.isatty()
         self._last = time.monotonic() - 5.0
+        self._is_finished = False
 
     def __call__(self, done_bytes: int, total_bytes: int) -> None:
         now = time.monotonic()
         finished = done_bytes >= total_bytes
-        if not finished and now - self._last < (0.2 if self._is_terminal else 5.0):
+        is_early = now - self._last < (0.2 if self._is_terminal else 5.0)
+        # All is downloaded some moments before all is unpacked: the last line comes once.
+        if self._is_finished or (is_early and not finished):
             return
+        self._is_finished = finished
         self._last = now
         megabytes = f"{done_bytes / 1e6:.0f} of {total_bytes / 1e6:.0f} MB"
         start, end = ("\r", "\n" if finished else "") if self._is_terminal else ("", "\n")

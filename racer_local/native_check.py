@@ -9,7 +9,7 @@ a compiler, for example the one of Debian 12. Two ways out, both here:
 - while loading: where ``extra_buffers_are_safe`` says no, open the model with
   ``use_extra_bufts = False``, which keeps llama.cpp on its ordinary kernels.
 
-Source: https://gcc.gnu.org/PR114098 and llama.cpp issue 20824.
+Source: GCC bug 114098 (https://gcc.gnu.org/PR114098).
 """
 
 from __future__ import annotations

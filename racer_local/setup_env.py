@@ -170,7 +170,11 @@ def _pip(venv: Path, *arguments: str) -> list[str]:
 
 
 def _has_package(venv: Path, name: str) -> bool:
-    code = f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
+    # A folder without code in it, as a half-removed package leaves, has no origin.
+    code = (
+        f"import importlib.util, sys; spec = importlib.util.find_spec({name!r});"
+        "sys.exit(spec is None or spec.origin is None)"
+    )
     done = subprocess.run([venv_python(venv), "-I", "-c", code], capture_output=True, check=False)
     return done.returncode == 0
 

@@ -1,0 +1,89 @@
+"""Fixtures for all tests: models, an isolated home, steady property tests.
+
+``tiny_path("mamba")`` is the path of a random model a few hundred kilobytes large
+(``tiny_models.py``); ``smol_path`` and ``gemma_path`` are real models, fetched when missing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REAL_MODEL_FIXTURES = frozenset({"smol_path", "gemma_path"})
+
+# No deadline: a busy machine must not fail a test. Set RACER_HYPOTHESIS=explore for fresh
+# random examples in each run.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("RACER_HYPOTHESIS", "steady"))
+
+
+def pytest_report_header() -> str:
+    names = ("llama-cpp-python", "numpy", "gguf", "hypothesis")
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Whoever takes a real model needs a real model: `-m "not model"` then works by itself.
+    for item in items:
+        if REAL_MODEL_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.model)
+
+
+@pytest.fixture(autouse=True)
+def isolated_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Give each test its own empty home, so that no user file is read or written."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(home))
+    for name, folder in (
+        ("XDG_CACHE_HOME", ".cache"),
+        ("XDG_CONFIG_HOME", ".config"),
+        ("XDG_DATA_HOME", ".local/share"),
+        ("XDG_STATE_HOME", ".local/state"),
+        ("LOCALAPPDATA", "AppData/Local"),
+        ("APPDATA", "AppData/Roaming"),
+    ):
+        monkeypatch.setenv(name, str(home / folder))
+    for name in [name for name in os.environ if name.startswith(("RACER_", "HF_", "LLAMA_"))]:
+        if name == "RACER_MODELS_DIR":
+            continue
+        monkeypatch.delenv(name)
+    return home
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from the name of a tiny model to its file, written on first use."""
+    from tiny_models import TINY_WRITERS
+
+    folder = tmp_path_factory.mktemp("tiny")
+
+    def path_of(name: str) -> Path:
+        path = folder / f"tiny-{name}.gguf"
+        return path if path.exists() else TINY_WRITERS[name](path)
+
+    return path_of
+
+
+@pytest.fixture(scope="session")
+def smol_path() -> Path:
+    """Return the default model, SmolLM2-135M-Instruct Q4_1."""
+    from racer_local.model_store import ensure_model
+
+    return ensure_model("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """Return Gemma 3 270M Q4_K_M: sliding window, 262k tokens, no chat template."""
+    from racer_local.model_store import ensure_model
+
+    return ensure_model("gemma-3-270m")
