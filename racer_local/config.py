@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 Device: TypeAlias = Literal["auto", "cpu", "metal", "cuda", "vulkan"]
-DraftMode: TypeAlias = Literal["racer", "retrieval", "logits", "last-logit", "pld", "off"]
+DraftMode: TypeAlias = Literal["auto", "racer", "retrieval", "logits", "last-logit", "pld", "off"]
 
 # llama.cpp's own LLAMA_MAX_SEQ is 256; one sequence id is kept free as scratch space.
 MAX_LEAVES = 255
@@ -53,8 +53,8 @@ class DraftConfig:
     """How tokens are drafted.
 
     Attributes:
-        mode: which drafter; ``off`` is plain decoding.
-        budget: most draft nodes in one step, the root not counted.
+        mode: which drafter; ``auto`` drafts what pays, ``off`` is plain decoding.
+        budget: most draft nodes in one step, the root not counted; ``auto`` seldom takes all.
         max_match: longest n-gram the retrieval automaton keeps (its depth).
         min_match: shortest suffix of the text that may be continued from.
         breadth: children of the root of the logits tree; their own widths halve from there.

@@ -95,6 +95,8 @@ class DecodeLoop:
         started = perf_counter()
         token = self._prefill()
         stats.prefill_s = perf_counter() - started
+        # Learning from the prompt is part of reading it.
+        stats.learn_s = 0.0
         if self._is_end(token):
             self.finish_reason = "stop"
             return

@@ -62,7 +62,6 @@ class GuardedDrafter:
         self._is_on = self.budget > 0
         if not self._is_on:
             return
-        started = perf_counter()
         known = self._known
         if known and prompt[: len(known)] == known:
             news = prompt[len(known) :]
@@ -71,7 +70,6 @@ class GuardedDrafter:
             news = prompt
         known.extend(news)
         self._drafter.feed(news)
-        stats.learn_s += perf_counter() - started
 
     def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
         """Say which rows of a prompt are worth reading; ascending places in ``tokens``."""
@@ -81,9 +79,7 @@ class GuardedDrafter:
         """Learn from prompt rows at these places of the text; logits [n_places, n_vocab]."""
         if not self.row_width or not len(places):
             return
-        started = perf_counter()
         self._drafter.learn(Rows(places, *top_k(logits, self.row_width)))
-        self._stats.learn_s += perf_counter() - started
 
     def draft(self, root: TokenId, budget: int, n_vocab: int, max_leaves: int) -> DraftTree:
         """Draft what follows; a root alone where drafting is off, does not pay, or failed."""

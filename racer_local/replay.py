@@ -8,16 +8,14 @@ nodes were never decoded in the recording, so live decoding teaches a little mor
 
 from __future__ import annotations
 
-import json
-import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypedDict
 
 import numpy as np
 
+from racer_local.cost import CostCurve, read_cost_curve
 from racer_local.drafting.base import Drafter, Rows, StepOutcome
+from racer_local.drafting.reliability import Reliability, ReliabilityBin
 from racer_local.errors import ConfigError, TraceError
 from racer_local.trace import Record, Trace
 from racer_local.tree import DraftTree, NodeId, TokenId
@@ -36,6 +34,7 @@ class Summary(TypedDict):
         nodes_per_step: decoded nodes per step, the root included.
         simulated_speedup: tokens over the summed relative cost of the steps; None without a
             cost curve.
+        reliability: estimates against outcomes per bin; empty where a drafter makes none.
     """
 
     tokens: int
@@ -43,77 +42,21 @@ class Summary(TypedDict):
     mean_accepted_tokens: float
     nodes_per_step: float
     simulated_speedup: float | None
+    reliability: list[ReliabilityBin]
 
 
 Result: TypeAlias = dict[str, Summary]
 
 
-@dataclass(frozen=True, slots=True)
-class CostCurve:
-    """Time of one decode step of n tokens, relative to one of a single token.
-
-    Attributes:
-        n: token counts, rising from 1.
-        t: relative time for each.
-    """
-
-    n: Sequence[float]
-    t: Sequence[float]
-
-    def __post_init__(self) -> None:
-        """Check the points.
-
-        Raises:
-            ConfigError: if they are not a curve over rising token counts with positive times.
-        """
-        pairs = list(zip(self.n, self.t, strict=False))
-        numbers = all(math.isfinite(x) and x > 0 for pair in pairs for x in pair)
-        rising = all(a < b for a, b in zip(self.n, self.n[1:], strict=False))
-        if len(self.n) != len(self.t) or len(pairs) < 2 or not numbers or not rising:
-            raise ConfigError(
-                "a cost curve needs at least two points (n, t), n rising, all of them positive; "
-                f"got n={list(self.n)} and t={list(self.t)}"
-            )
-
-    def __call__(self, n_tokens: float) -> float:
-        """Interpolate linearly; beyond the last point, go on with the last slope."""
-        i = min(max(bisect_left(self.n, n_tokens), 1), len(self.n) - 1)
-        n0, n1, t0, t1 = self.n[i - 1], self.n[i], self.t[i - 1], self.t[i]
-        return t0 + (t1 - t0) * (n_tokens - n0) / (n1 - n0)
-
-
-def read_cost_curve(spec: str) -> CostCurve:
-    """Read ``FILE.json:CURVE``: an object of curves, each ``{"n": [...], "t": [...]}``.
-
-    Raises:
-        ConfigError: if the specification, the file or the curve is not usable.
-    """
-    name, colon, curve = spec.rpartition(":")
-    if not colon or not name or not curve:
-        raise ConfigError(f"cost is {spec!r}; it must be FILE.json:CURVE")
-    try:
-        with open(name, encoding="utf-8") as file:
-            curves = json.load(file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the cost curves {name}: {error}") from error
-    if not isinstance(curves, dict) or curve not in curves:
-        known = ", ".join(map(str, curves)) if isinstance(curves, dict) else "none"
-        raise ConfigError(f"{name} has no cost curve {curve!r}; it has: {known}")
-    try:
-        points = curves[curve]
-        return CostCurve([float(x) for x in points["n"]], [float(x) for x in points["t"]])
-    except (TypeError, KeyError, ValueError) as error:
-        raise ConfigError(f"cost curve {curve!r} in {name} is not usable: {error}") from error
-
-
 class _Tally:
-    __slots__ = ("cost", "nodes", "steps", "tokens")
+    __slots__ = ("cost", "nodes", "reliability", "steps", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
         self.steps = 0
         self.nodes = 0
         self.cost = 0.0
+        self.reliability = Reliability()
 
     def summary(self, has_cost: bool) -> Summary:
         steps = max(self.steps, 1)
@@ -124,6 +67,7 @@ class _Tally:
             mean_accepted_tokens=self.tokens / steps,
             nodes_per_step=self.nodes / steps,
             simulated_speedup=speedup,
+            reliability=self.reliability.table(),
         )
 
 
@@ -185,6 +129,10 @@ def _replay_record(
             tally.steps += 1
             tally.nodes += len(tree)
             tally.cost += cost(len(tree)) if cost is not None else 0.0
+    made = getattr(drafter, "reliability", None)
+    for tally in tallies:
+        if isinstance(made, Reliability):
+            tally.reliability.merge(made)
 
 
 def _step(

@@ -43,9 +43,9 @@ class Stats:
         prefill_s: seconds from the request to the first token.
         decode_s: seconds from the first token to the last.
         draft_s: of these, seconds spent on drafting.
-        learn_s: seconds spent on teaching the drafter.
-        kv_s: seconds spent on KV bookkeeping.
-        target_s: seconds spent in the target's forward passes.
+        learn_s: of these, seconds spent on teaching the drafter.
+        kv_s: of these, seconds spent on KV bookkeeping.
+        target_s: of these, seconds spent in the target's forward passes.
         seed: the sampler's seed.
         by_source: counts per draft source.
     """

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.backend.batch import BatchWriter
+from racer_local.backend.kv import KvCache
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import (
     AbortFlag,
@@ -21,7 +22,7 @@ from racer_local.backend.native import (
 from racer_local.backend.sampler import Sampler
 from racer_local.config import ModelConfig, SamplingConfig
 from racer_local.errors import ClosedError, DecodeError, ModelLoadError
-from racer_local.layout import KvEdit, RemoveIds, TreeLayout, lay_out, plan_commit
+from racer_local.layout import TreeLayout, lay_out, plan_commit
 from racer_local.tree import DraftTree, NodeId, TokenId
 
 __all__ = ["LlamaTarget"]
@@ -96,12 +97,13 @@ class LlamaTarget:
     def _open(self, config: ModelConfig) -> None:
         n_logits_fit = _PROMPT_LOGITS_BYTES // (4 * self.n_vocab)
         self.max_prompt_rows = max(1, min(self.n_batch, n_logits_fit))
-        n_outputs = max(self.max_prompt_rows, self.max_nodes + 1, self.max_leaves)
+        n_outputs = max(self.max_prompt_rows, self.max_nodes + 1, self.max_leaves + 1)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self.n_ctx
         params.n_batch = max(self.n_batch, n_outputs)
         params.n_ubatch = min(params.n_batch, max(_MAX_UBATCH, n_outputs))
-        params.n_seq_max = self.max_leaves
+        # One more than branches: scratch space for closing gaps.
+        params.n_seq_max = self.max_leaves + (1 if self.max_nodes else 0)
         params.n_outputs_max = n_outputs
         params.n_threads = config.n_threads or physical_cores()
         params.n_threads_batch = config.n_threads_batch or params.n_threads
@@ -125,7 +127,7 @@ class LlamaTarget:
             )
         self._ctx = handle
         self._close = weakref.finalize(self, llama_cpp.llama_free, handle)
-        self._memory = llama_cpp.llama_get_memory(handle)
+        self._kv = KvCache(handle, self.max_leaves)
         self._abort.attach(handle)
         self.n_threads: int = params.n_threads
         self._batch = BatchWriter(params.n_batch, self.max_leaves, self.n_vocab)
@@ -135,8 +137,7 @@ class LlamaTarget:
         token = self.model.bos if self.model.bos is not None else 0
         self._batch.write_prompt([token, token], 0, [])
         self._run()
-        ok = bool(llama_cpp.llama_memory_seq_rm(self._memory, -1, 1, -1))
-        ok = ok and llama_cpp.llama_memory_seq_pos_max(self._memory, 0) == 0
+        ok = self._kv.remove(1) and self._kv.all_end_at(0)
         self.clear()
         return ok
 
@@ -214,22 +215,17 @@ class LlamaTarget:
         """Keep the path of the decoded tree in every sequence; see ``Target.commit``."""
         if self._layout is None or self._tree is None:
             raise RuntimeError("commit without a decoded tree")
-        for edit in plan_commit(self._layout, path, len(self.tokens)):
-            self._apply(edit)
+        layout, n_past = self._layout, len(self.tokens)
+        end = n_past + len(path)
+        # The first rows of the batch are in cells without a gap between them.
+        if layout.row_of[path[-1]] == len(path) - 1:
+            self._kv.apply(plan_commit(layout, path, n_past))
+        else:
+            self._kv.close_gap(layout.first_ids[layout.row_of[path[-1]]], n_past + 1, end)
         tokens = self._tree.tokens
         self.tokens.extend(tokens[node] for node in path)
         self._tree = self._layout = None
         self._is_dirty = False
-
-    def _apply(self, edit: KvEdit) -> None:
-        if isinstance(edit, RemoveIds):
-            ok = llama_cpp.llama_memory_seq_rm(self._memory, edit.seq, edit.start, edit.end)
-            if not ok:
-                raise DecodeError(-3, "llama.cpp refused to remove part of a sequence")
-        else:
-            llama_cpp.llama_memory_seq_cp(
-                self._memory, edit.source, edit.target, edit.start, edit.end
-            )
 
     def reuse(self, prompt: Sequence[TokenId]) -> int:
         """Keep what the cache shares with ``prompt``; see ``Target.reuse``."""
@@ -248,35 +244,23 @@ class LlamaTarget:
         self._tree = self._layout = None
         if n_tokens == len(self.tokens) and not self._is_dirty:
             return
-        removed = n_tokens > 0 and llama_cpp.llama_memory_seq_rm(self._memory, -1, n_tokens, -1)
-        if removed and self._all_end_at(n_tokens - 1):
+        removed = n_tokens > 0 and self._kv.remove(n_tokens)
+        if removed and self._kv.all_end_at(n_tokens - 1):
             del self.tokens[n_tokens:]
             self._is_dirty = False
         else:
             self.clear()
 
-    def _all_end_at(self, position: int) -> bool:
-        return all(
-            llama_cpp.llama_memory_seq_pos_max(self._memory, seq) == position
-            for seq in range(self.max_leaves)
-        )
-
     def clear(self) -> None:
         """Empty the KV cache."""
-        llama_cpp.llama_memory_clear(self._memory, False)
+        self._kv.clear()
         self.tokens.clear()
         self._tree = self._layout = None
         self._is_dirty = False
 
     def positions(self) -> list[tuple[int, int]]:
         """Return the first and last cached position of every sequence; (-1, -1) is empty."""
-        return [
-            (
-                llama_cpp.llama_memory_seq_pos_min(self._memory, seq),
-                llama_cpp.llama_memory_seq_pos_max(self._memory, seq),
-            )
-            for seq in range(self.max_leaves)
-        ]
+        return self._kv.positions()
 
     def sampler(self, config: SamplingConfig) -> _BoundSampler:
         """Make the sampler of one request."""

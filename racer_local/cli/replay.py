@@ -16,9 +16,12 @@ __all__ = ["command"]
 @click.argument("trace", metavar="TRACE.npz")
 @draft_options
 @click.option("--cost", metavar="FILE.json:CURVE", help="Relative cost of a step of n tokens.")
+@click.option("--row-memory", metavar="FILE", help="Rows of other texts, for --draft auto.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the figures to FILE; - is stdout.")
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
-def command(trace: str, cost: str | None, json_path: str | None, **options: Any) -> int:
+def command(
+    trace: str, cost: str | None, row_memory: str | None, json_path: str | None, **options: Any
+) -> int:
     r"""Drive a drafter over a recorded trace: tokens per step, without any model.
 
     \b
@@ -26,13 +29,25 @@ def command(trace: str, cost: str | None, json_path: str | None, **options: Any)
       racer-local replay trace.npz --draft racer --budget 16
       racer-local replay trace.npz --cost costs.json:gpu_flat --json -
     """
+    from racer_local.cost import CostModel, read_cost_curve
     from racer_local.drafting import make_drafter
-    from racer_local.replay import read_cost_curve, replay
+    from racer_local.drafting.estimate import Estimator
+    from racer_local.drafting.row_memory import RowMemory
+    from racer_local.replay import replay
     from racer_local.trace import read_trace
 
     config = draft_config(options)
     curve = read_cost_curve(cost) if cost is not None else None
-    result = replay(read_trace(trace), lambda: make_drafter(config), config.budget, curve)
+    model = CostModel.of_curve(curve) if curve is not None else None
+    memory = RowMemory.load(row_memory) if row_memory is not None else None
+    # Every record is a fresh text; estimates go on from one to the next, as in one process.
+    estimator = Estimator()
+    result = replay(
+        read_trace(trace),
+        lambda: make_drafter(config, model, memory, estimator),
+        config.budget,
+        curve,
+    )
     if json_path == "-":
         click.echo(json.dumps(result))
         return 0

@@ -1,0 +1,239 @@
+"""The cost-aware drafter: what it drafts, learns, keeps and forgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from racer_local.config import DraftConfig
+from racer_local.cost import CostCurve, CostModel
+from racer_local.drafting import Rows, StepOutcome, make_drafter
+from racer_local.drafting.auto import AutoDrafter
+from racer_local.drafting.estimate import Estimator
+from racer_local.drafting.occurrences import OccurrenceIndex
+from racer_local.drafting.row_memory import RowMemory
+from racer_local.drafting.row_store import RowStore
+from racer_local.tree import DraftTree, Source
+from racer_local.verify import verify
+
+FLAT = CostModel.of_curve(CostCurve([1, 64], [1.0, 1.5]), 65)
+STEEP = CostModel.of_curve(CostCurve([1, 2], [1.0, 1.9]), 65)
+STORY = [*range(10, 40), *range(50, 60)]
+
+
+def drafter(
+    cost: CostModel = FLAT, budget: int = 64, memory: RowMemory | None = None
+) -> AutoDrafter:
+    made = make_drafter(DraftConfig(mode="auto", budget=budget), cost, memory)
+    assert isinstance(made, AutoDrafter)
+    return made
+
+
+def rows_at(index: list[int], ids: list[list[int]], first: float = 0.7) -> Rows:
+    probs = np.tile(first * 0.3 ** np.arange(8), (len(ids), 1)).astype(np.float32)
+    return Rows(np.array(index, np.int32), np.array(ids, np.int32), probs)
+
+
+def principal(tree: DraftTree) -> list[int]:
+    node, tokens = 0, []
+    while children := tree.children(node):
+        node = children[0]
+        tokens.append(tree.tokens[node])
+    return tokens
+
+
+def run(d: AutoDrafter, text: list[int], seconds: float | None = None) -> int:
+    """Generate ``text`` after what it knows; returns the steps."""
+    done = steps = 0
+    while done < len(text):
+        tree = d.draft(min(64, len(text) - done - 1))
+        path, token = verify(tree, lambda n, t=tree, at=done: text[at + t.depths[n]])
+        if seconds is not None:
+            d.observe_step(len(tree), done, seconds * len(tree))
+        d.accept(StepOutcome(tree, path, token, None))
+        done += len(path)
+        steps += 1
+    return steps
+
+
+def test_a_text_that_repeats_itself_is_copied_whole() -> None:
+    d = drafter()
+    d.feed([*STORY, 1, 2, *STORY[:8]])
+    tree = d.draft(64)
+    assert principal(tree)[: len(STORY) - 8] == STORY[8:]
+    assert tree.sources[1] == Source.RETRIEVAL
+    assert 0.5 < tree.probs[1] <= 1.0
+
+
+def test_rows_are_drafted_from_where_nothing_was_seen_before() -> None:
+    d = drafter()
+    d.feed([5, 6, 7, 5])
+    d.learn(rows_at([0, 1, 2], [[91 + i for i in range(8)]] * 3))
+    tree = d.draft(64)
+    assert principal(tree)[0] == 91
+    assert set(tree.sources[1:]) == {Source.LOGITS}
+
+
+def test_the_second_latest_row_of_a_token_is_asked_too() -> None:
+    d = drafter()
+    d.feed([5, 1, 5, 2, 5])
+    first, second = list(range(100, 108)), list(range(200, 208))
+    d.learn(rows_at([0, 2], [first, second]))
+    drafted = {d.draft(64).tokens[n] for n in range(1, len(d.draft(64)))}
+    assert 200 in drafted
+    assert 100 in drafted
+    store = RowStore(2)
+    probs = np.ones((3, 2), np.float32)
+    store.learn([(1, 9), (2, 9), (3, 9)], np.array([[1, 2], [3, 4], [5, 6]], np.int32), probs)
+    latest, older = store.one(9), store.old(9)
+    assert latest is not None
+    assert older is not None
+    assert (latest[0], older[0]) == ([5, 6], [3, 4])
+    store.learn([(4, 9)], np.array([[7, 8]], np.int32), probs[:1])
+    older = store.old(9)
+    assert older is not None
+    assert older[0] == [5, 6]
+
+
+def test_an_expensive_machine_drafts_less() -> None:
+    text = [*STORY, 1, *STORY[:3]]
+    sizes = []
+    for cost in (STEEP, FLAT):
+        d = drafter(cost)
+        d.feed(text)
+        sizes.append(d.draft(64).n_drafted)
+    assert sizes[0] < sizes[1]
+
+
+def test_unknown_words_and_empty_budgets_are_plain_decoding() -> None:
+    d = drafter()
+    with pytest.raises(ValueError, match="the text is empty"):
+        d.draft(4)
+    d.feed([1, 2, 3])
+    assert d.draft(64).n_drafted == 0
+    d.feed([1, 2])
+    assert d.draft(0).n_drafted == 0
+    assert d.draft(-1).n_drafted == 0
+    with pytest.raises(ValueError, match="token -4 is negative"):
+        d.feed([3, -4])
+
+
+def test_the_rows_of_a_step_are_not_known_to_the_estimates_of_that_step() -> None:
+    seen: list[list[tuple[int, ...]]] = []
+
+    class Spy(Estimator):
+        def learn(self, cells, probs, taken) -> None:  # type: ignore[no-untyped-def]  # test
+            seen.append(list(cells))
+
+    d = AutoDrafter(DraftConfig(mode="auto"), FLAT, None, Spy())
+    d.feed([1, 2])
+    answer = rows_at([0], [[7, 8, 9, 10, 11, 12, 13, 14]])
+    d.accept(StepOutcome(DraftTree(2), [0], 7, answer))
+    # The row that names 7 came with the step: there was no candidate before it.
+    assert seen == [[]]
+    d.feed([2])
+    assert 7 in d.draft(64).tokens
+
+
+def test_every_emitted_token_teaches_drafted_or_not() -> None:
+    d = drafter(STEEP)
+    d.feed([*STORY, 1, *STORY[:4]])
+    before = list(d.estimator.weights)
+    root = DraftTree(STORY[3])
+    d.accept(StepOutcome(root, [0], STORY[4], None))
+    assert d.estimator.weights != before
+
+
+def test_a_new_text_keeps_the_estimates_and_nothing_of_the_old_text() -> None:
+    d = drafter()
+    d.feed(STORY)
+    run(d, STORY)
+    learned = list(d.estimator.weights)
+    d.begin()
+    assert d.estimator.weights == learned
+    d.feed([*STORY[:6]])
+    assert d.draft(64).n_drafted == 0
+
+
+def test_given_timings_teach_the_cost_model_and_the_guard() -> None:
+    d = drafter(CostModel([(1, 0.01), (2, 0.0101), (64, 0.012)], n_max=65))
+    d.feed(STORY)
+    # Steps take time in proportion to their tokens: drafting can never pay here.
+    run(d, [*STORY, *STORY, *range(300, 500)], seconds=0.01)
+    times = d.cost.times(4)
+    assert times[2] > 1.1 * times[1]
+
+
+def test_sleep_means_no_rows_and_no_drafts_and_ends() -> None:
+    d = drafter()
+    d.feed([*STORY, *STORY[:5]])
+    while not d.guard.is_asleep:
+        d.guard.observe(4, 1, 3.0, 1.0, 0.0)
+    assert d.row_width == 0
+    assert d.draft(64).n_drafted == 0
+    for token in STORY[5:25]:
+        d.accept(StepOutcome(d.draft(64), [0], token, None))
+    assert d.row_width == 8
+    # What came meanwhile is known.
+    assert principal(d.draft(64))[:3] == STORY[25:28]
+
+
+def test_remembered_rows_are_used_where_the_text_has_none() -> None:
+    memory = RowMemory("m")
+    tokens = np.array([5, 6, 7], np.int32)
+    ids = np.array([[6, *range(80, 87)], [7, *range(70, 77)], [8, *range(60, 67)]], np.int32)
+    memory.fill(tokens, ids, np.tile(0.6 * 0.3 ** np.arange(8), (3, 1)).astype(np.float32))
+    with_memory, without = drafter(memory=memory), drafter()
+    for d in (with_memory, without):
+        d.feed([1, 5, 6])
+    assert without.draft(64).n_drafted == 0
+    tree = with_memory.draft(64)
+    assert principal(tree)[:2] == [7, 8]
+    assert set(tree.sources[1:]) == {Source.LOGITS}
+    assert with_memory.size_bytes() > without.size_bytes()
+
+
+def test_prompt_rows_are_wanted_once_per_pair_of_tokens() -> None:
+    d = drafter()
+    assert d.wanted_rows([1, 2, 1, 2, 3]).tolist() == [0, 2, 3, 4]
+    assert d.wanted_rows([]).tolist() == []
+
+
+def test_without_a_cost_model_it_still_drafts() -> None:
+    made = make_drafter(DraftConfig(mode="auto", budget=8))
+    made.feed([*STORY, 1, *STORY[:10]])
+    assert made.draft(64).n_drafted > 2
+
+
+def test_occurrences_are_found_with_their_lengths_and_followed() -> None:
+    index = OccurrenceIndex()
+    for token in [1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3]:
+        index.append(token)
+    assert index.latest() == [(6, 2), (2, 3)]
+    assert index.advance(index.latest(), 3, 4) == [(3, 4)]
+    assert index.advance(index.latest(), 3, 5) == [(7, 3)]
+    # Two tokens that are new together: matches of these two alone.
+    assert index.advance(index.latest(), 9, 2) == [(5, 2)]
+    assert index.advance([], 7, 7) == []
+
+
+def test_old_text_is_dropped_and_positions_stay_those_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("racer_local.drafting.occurrences._MAX_TEXT", 16)
+    d = drafter()
+    for start in range(0, 400, 40):
+        d.feed(list(range(start, start + 40)))
+        assert len(d._index.text) < 32
+    assert d._index.n_tokens == 400
+    d.learn(rows_at([3, 398, 399], [[900 + i for i in range(8)]] * 3))
+    assert principal(d.draft(64))[0] == 900
+
+
+def test_nothing_here_reads_files(tmp_path: Path) -> None:
+    d = drafter()
+    d.feed(STORY)
+    run(d, STORY)
+    assert not list(tmp_path.iterdir())
