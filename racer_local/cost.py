@@ -8,8 +8,15 @@
 what steps really took, so steps of the curve (kernels work in groups of rows) show up where
 they are. ``level`` is common to all n: it follows the median of the latest steps, so a throttled
 machine or another program moves it within a few steps, one slow step does not move it, and
-decisions, which depend on ratios only, stay as they were. Attention is paid for each row and
-each token of context; its rate is measured by a probe, if at all.
+decisions, which depend on ratios only, stay as they were.
+
+A deviation may be the level's or that of its n alone. It is the level's where n is *known*, from
+the probe or since steps of its own were predicted well, and that of n (and fading, of its unknown
+neighbours) where it is not: otherwise a curve that is wrong about large steps would seem a slow
+machine as long as all steps are large. For the same reason plain steps have the last word: where
+two of them disagree with the level, the level is theirs, and the steps between the two are
+corrected; and when none has come for long, one is asked for (``wants_plain``). Attention is paid
+for each row and each token of context; its rate is measured by a probe, if at all.
 """
 
 from __future__ import annotations
@@ -29,14 +36,23 @@ __all__ = ["CostCurve", "CostModel", "read_cost_curve"]
 
 # Latest steps whose median is the common level: half of them must be slow before it moves.
 _LEVEL_STEPS = 7
-# Share of a step's deviation (its logarithm) that its n is corrected by: 1 / (4 + steps seen
-# with this n), and never less than this.
+# An n is known after so many steps of its own, of which the last was at most 10 % off.
+_KNOWN = 4
+_WELL_PREDICTED = 0.1
+# Share of a step's deviation (its logarithm) that a known n is corrected by: falling with the
+# steps seen, and never less than this.
 _MIN_GAIN = 0.02
 _FIRST_GAIN = 0.25
-# One step moves the correction at most as if it had taken e^0.3, 1.35 times, its time.
-_CLIP = 0.3
-# What a step of n tells about n - 1 and n + 1, until they are seen themselves.
-_NEIGHBOUR = 0.5
+# One step moves the correction at most as if it had taken so many times its time: e^0.3 = 1.35
+# where n is known, twice at its first step, seven times at the next ones, half of which is taken.
+_CLIP, _CLIP_FIRST, _CLIP_UNKNOWN = 0.3, 0.7, 2.0
+# What a step tells about unknown neighbours, per step of distance, and how far.
+_FADING = 0.8
+_REACH = 8
+# Two plain steps that are this far, in the logarithm, on one side of the level correct it.
+_DISAGREEMENT = 0.1
+# Steps without a plain one after which one is asked for.
+_PLAIN_EVERY = 64
 # A change of this size, relative, makes a new version.
 _NEWS = 0.01
 
@@ -109,12 +125,16 @@ class CostModel:
 
     __slots__ = (
         "_base",
+        "_between",
         "_context_cost",
         "_is_fixed",
+        "_is_guess",
+        "_last_plain",
         "_level",
         "_n_context",
         "_recent",
         "_seen",
+        "_since_plain",
         "_unreported",
         "n_observed",
         "version",
@@ -128,6 +148,7 @@ class CostModel:
         n_context: int = 0,
         context_cost: float = 0.0,
         is_fixed: bool = False,
+        is_guess: bool = False,
     ) -> None:
         """Start from measured points.
 
@@ -137,6 +158,7 @@ class CostModel:
             n_context: tokens in the KV cache while the points were measured.
             context_cost: seconds for each row and each token of context.
             is_fixed: never learn.
+            is_guess: the points were not measured here; at most their shape is true.
 
         Raises:
             ConfigError: if the points are no curve from n = 1, or a number is out of range.
@@ -155,8 +177,17 @@ class CostModel:
         self._n_context = n_context
         self._is_fixed = is_fixed
         self._level = 1.0
+        # Deviations of the latest steps with a known n.
         self._recent: deque[float] = deque(maxlen=_LEVEL_STEPS)
+        # Deviation of the last plain step, and of the known n since then.
+        self._last_plain = 0.0
+        self._between: dict[int, float] = {}
+        self._since_plain = 0
+        self._is_guess = is_guess
         self._seen = [0] * (n_max + 1)
+        for n, _ in points if not is_guess else ():
+            if n <= n_max:
+                self._seen[int(n)] = _KNOWN
         self._unreported = [0.0] * (n_max + 1)
         self.n_observed = 0
         self.version = 0
@@ -176,6 +207,11 @@ class CostModel:
     def level(self) -> float:
         """How much slower than at the probe the machine is now; 1 at the start."""
         return self._level
+
+    @property
+    def wants_plain(self) -> bool:
+        """Whether the next step should be a plain one, to tell the level from the shape."""
+        return self._since_plain >= _PLAIN_EVERY
 
     def seconds(self, n_tokens: int, n_context: int = 0) -> float:
         """Predict the time of a step; beyond ``n_max`` in proportion."""
@@ -201,19 +237,51 @@ class CostModel:
             return
         self.n_observed += 1
         deviation = math.log(seconds / self._raw(n_tokens, n_context))
-        self._recent.append(deviation)
-        self._level = math.exp(median(self._recent))
-        # The level has to be known before a deviation from it says something about n.
-        if len(self._recent) < _LEVEL_STEPS:
+        self._since_plain = 0 if n_tokens == 1 else self._since_plain + 1
+        is_known = self._seen[n_tokens] >= _KNOWN
+        if is_known or (self._is_guess and self.n_observed <= _LEVEL_STEPS):
+            self._recent.append(deviation)
+            self._level = math.exp(median(self._recent))
+            # The level has to be known before a deviation from it says something about n.
+            if len(self._recent) < _LEVEL_STEPS:
+                return
+        if n_tokens == 1:
+            self._heed_plain(deviation)
+            self._between.clear()
+        elif is_known:
+            self._between[n_tokens] = deviation
+        self._learn_shape(n_tokens, deviation - math.log(self._level))
+
+    def _heed_plain(self, deviation: float) -> None:
+        level, before = math.log(self._level), self._last_plain
+        self._last_plain = deviation
+        nearest = min(deviation - level, before - level, key=abs)
+        is_one_sided = (deviation - level) * (before - level) > 0
+        if not is_one_sided or abs(nearest) <= _DISAGREEMENT:
             return
-        seen = self._seen[n_tokens] = min(self._seen[n_tokens] + 1, 1_000_000)
-        gain = max(_MIN_GAIN, _FIRST_GAIN / (1 + seen / 4))
-        apart = deviation - math.log(self._level)
-        step = gain * min(max(apart, -_CLIP), _CLIP)
-        self._correct(n_tokens, step)
-        for neighbour in (n_tokens - 1, n_tokens + 1):
-            if 2 <= neighbour <= self.n_max and not self._seen[neighbour]:
-                self._correct(neighbour, _NEIGHBOUR * step)
+        level += nearest
+        # Only steps between the two: those before may be of another time, when it was slower.
+        for n, apart in self._between.items():
+            self._correct(n, apart - level)
+        self._level = math.exp(level)
+        self._recent.clear()
+        self._recent.extend([level] * _LEVEL_STEPS)
+
+    def _learn_shape(self, n: int, apart: float) -> None:
+        seen = self._seen[n]
+        if seen != _KNOWN - 1 or abs(apart) <= _WELL_PREDICTED:
+            self._seen[n] = min(seen + 1, 1_000_000)
+        if seen >= _KNOWN:
+            gain = max(_MIN_GAIN, _FIRST_GAIN / (1 + (seen - _KNOWN) / 4))
+            self._correct(n, gain * min(max(apart, -_CLIP), _CLIP))
+            return
+        clip = _CLIP_UNKNOWN if seen else _CLIP_FIRST
+        step = min(max(apart, -clip), clip) / (2 if seen else 1)
+        for other in range(max(2, n - _REACH), min(self.n_max, n + _REACH) + 1):
+            if other == n:
+                self._correct(other, step)
+            elif self._seen[other] < _KNOWN:
+                self._correct(other, step * _FADING ** abs(other - n) / (1 + self._seen[other]))
 
     def _correct(self, n: int, step: float) -> None:
         self._base[n] *= math.exp(step)

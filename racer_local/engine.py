@@ -183,8 +183,7 @@ class Engine:
         finally:
             # The text keeps what was emitted, whoever stopped where: the last token is not in
             # the cache, and tokens of a step that nobody asked for are taken back.
-            if len(self.target.tokens) > n_keep:
-                self.target.rewind(n_keep)
+            self.target.rewind(min(n_keep, len(self.target.tokens)))
             if sampler is not None:
                 sampler.close()
             self._leave()

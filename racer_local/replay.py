@@ -13,15 +13,18 @@ from typing import TypeAlias, TypedDict
 
 import numpy as np
 
+from racer_local.config import DraftConfig
 from racer_local.cost import CostCurve, read_cost_curve
+from racer_local.drafting.auto import AutoDrafter
 from racer_local.drafting.base import Drafter, Rows, StepOutcome
+from racer_local.drafting.estimate import Estimator
 from racer_local.drafting.reliability import Reliability, ReliabilityBin
 from racer_local.errors import ConfigError, TraceError
 from racer_local.trace import Record, Trace
-from racer_local.tree import DraftTree, NodeId, TokenId
+from racer_local.tree import ROOT, DraftTree, NodeId, Source, TokenId
 from racer_local.verify import verify
 
-__all__ = ["CostCurve", "Result", "Summary", "read_cost_curve", "replay"]
+__all__ = ["CostCurve", "Result", "Summary", "oracle", "read_cost_curve", "replay"]
 
 
 class Summary(TypedDict):
@@ -105,6 +108,47 @@ def replay(
     result = {name: tally.summary(cost is not None) for name, tally in sorted(tallies.items())}
     result["all"] = total.summary(cost is not None)
     return result
+
+
+def oracle(
+    trace: Trace, cost: Callable[[int], float], budget: int = 64, *, best_only: bool = False
+) -> dict[str, float]:
+    """Find the speedup of perfect foresight over the candidates of ``auto``.
+
+    Of the coming tokens it drafts the chain that gives most tokens per time, as far as they are
+    candidates. No estimate and no plan can do better with the same candidates.
+
+    Args:
+        trace: the recorded text.
+        cost: relative time of a decode step of n tokens, the root counted.
+        budget: most draft nodes per step.
+        best_only: follow only the candidate that was estimated highest at each place.
+
+    Returns:
+        The simulated speedup per category, and one named ``all``.
+    """
+    estimator = Estimator()
+    tallies: dict[str, _Tally] = {}
+    for record in trace:
+        drafter = AutoDrafter(DraftConfig(mode="auto", budget=budget), None, None, estimator)
+        tokens: list[TokenId] = record.tokens.tolist()
+        _prime(record, tokens, drafter)
+        position = record.n_prompt
+        while position < len(tokens) - 1:
+            most = min(budget, len(tokens) - 2 - position)
+            coming = tokens[position + 1 : position + 1 + most]
+            n_chain = drafter.reach(coming, best_only=best_only)
+            n_best = max(range(n_chain + 1), key=lambda n: (1 + n) / cost(1 + n))
+            tree, node = DraftTree(tokens[position]), ROOT
+            for token in coming[:n_best]:
+                node = tree.add(node, token, Source.RETRIEVAL)
+            n_emitted = _step(record, tokens, drafter, tree, position)
+            position += n_emitted
+            for name in (record.category, "all"):
+                tally = tallies.setdefault(name, _Tally())
+                tally.tokens += n_emitted
+                tally.cost += cost(len(tree))
+    return {name: tally.tokens / tally.cost for name, tally in sorted(tallies.items())}
 
 
 def _replay_record(

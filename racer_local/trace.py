@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,6 +83,26 @@ class Trace:
                 topk_ids=self.topk_ids[here],
                 topk_probs=self.topk_probs[here].astype(np.float32),
             )
+
+    def select(self, places: Iterable[int]) -> Trace:
+        """Make a trace of some of the records, in the order given.
+
+        Raises:
+            TraceError: if none are chosen.
+            IndexError: if there is no such record.
+        """
+        chosen = list(places)
+        if not chosen:
+            raise TraceError("a selection of no records is not a trace")
+        parts = [slice(int(self.offsets[r]), int(self.offsets[r + 1])) for r in chosen]
+        return Trace(
+            tokens=np.concatenate([self.tokens[part] for part in parts]),
+            topk_ids=np.concatenate([self.topk_ids[part] for part in parts]),
+            topk_probs=np.concatenate([self.topk_probs[part] for part in parts]),
+            offsets=np.cumsum([0, *(part.stop - part.start for part in parts)], dtype=np.int64),
+            n_prompt=self.n_prompt[chosen],
+            category=self.category[chosen],
+        )
 
 
 _KINDS = {

@@ -57,6 +57,7 @@ class Sampler:
             last_n = n_ctx if config.penalty_last_n < 0 else min(config.penalty_last_n, n_ctx)
             parts.append(
                 llama_cpp.llama_sampler_init_penalties(
+                    n_vocab,
                     last_n,
                     config.repeat_penalty,
                     config.frequency_penalty,

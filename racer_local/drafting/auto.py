@@ -40,7 +40,8 @@ DEFAULT_CURVE = CostCurve([1, 2, 4, 8, 16, 32, 64], [1.0, 1.5, 2.3, 3.8, 6.0, 11
 _CONTEXT_BLOCK = 256
 # Weight of the past in the share of right first guesses, per emitted token.
 _HIT_MEMORY = 0.85
-# Steps longer than this many times what was predicted count as that long.
+# Steps longer than so many times what was predicted, or than plain steps for all their tokens,
+# count as that long.
 _MAX_DELAY = 2.0
 
 
@@ -106,9 +107,8 @@ class AutoDrafter:
         self._breadth = config.breadth
         n_max = config.budget + 1
         if cost is None:
-            # In seconds, as observed steps will be; ratios are all that counts before.
-            points = [(n, 0.02 * DEFAULT_CURVE(n)) for n in range(1, max(2, n_max) + 1)]
-            cost = CostModel(points, n_max=n_max)
+            points = [(n, DEFAULT_CURVE(n)) for n in range(1, max(2, n_max) + 1)]
+            cost = CostModel(points, n_max=n_max, is_guess=True)
         self.cost = cost
         self.estimator = estimator or Estimator()
         self.guard = Guard()
@@ -190,7 +190,7 @@ class AutoDrafter:
         text = self._index.text
         if not text:
             raise ValueError("nothing to draft from: the text is empty")
-        if budget <= 0 or self.guard.is_asleep:
+        if budget <= 0 or self.guard.is_asleep or self.cost.wants_plain:
             return DraftTree(text[-1])
         places: list[_Place] = []
 
@@ -219,6 +219,25 @@ class AutoDrafter:
             self._steps = StepTimes(self.cost.times(self.cost.n_max, n_context))
             self._steps_key = key
         return self._steps
+
+    def reach(self, coming: Sequence[TokenId], *, best_only: bool = False) -> int:
+        """Count how many of the coming tokens could be drafted in one chain.
+
+        For measuring what perfect foresight would give, never for drafting.
+
+        Args:
+            coming: what the target will say.
+            best_only: count only first guesses; otherwise any candidate.
+        """
+        place = self._root_place()
+        for n, token in enumerate(coming):
+            tokens, probs = place.candidates.tokens, place.probs
+            if token not in tokens:
+                return n
+            if best_only and probs[tokens.index(token)] < max(probs):
+                return n
+            place = self._below(place, token)
+        return len(coming)
 
     def _root_place(self) -> _Place:
         if self._root is None:
@@ -291,9 +310,10 @@ class AutoDrafter:
         predicted = self.cost.seconds(n_tokens, n_context)
         taken, overhead = self._step_time or (predicted, 0.0)
         self._step_time = None
-        # A single step that was held up says nothing about drafting.
-        taken = min(taken, _MAX_DELAY * predicted)
         plain = self.cost.seconds(1, n_context)
+        # A single step that was held up says nothing about drafting. The prediction alone is no
+        # measure of that: where it is wrong, the guard is what notices.
+        taken = min(taken, _MAX_DELAY * max(predicted, n_tokens * plain))
         self.guard.observe(n_tokens - 1, n_emitted, taken, plain, min(overhead, plain))
 
     def _learn_estimates(self, tree: DraftTree, tokens: Sequence[TokenId]) -> None:
@@ -307,6 +327,11 @@ class AutoDrafter:
             taken = found.tokens.index(token) if token in found.tokens else -1
             if node is not None:
                 self.reliability.count(tree, node, token)
+                for child in tree.children(node):
+                    drafted = tree.tokens[child]
+                    if drafted in found.tokens:
+                        estimate = estimates[found.tokens.index(drafted)]
+                        self.estimator.count(estimate, drafted == token)
             self._hits *= _HIT_MEMORY
             if taken >= 0 and estimates[taken] == max(estimates):
                 self._hits += 1.0 - _HIT_MEMORY

@@ -13,7 +13,8 @@ start from ``prior_weights`` (see ``fit_priors``) and belong to a model and its 
 user's words: they hold no tokens.
 
 A last stage compares, per range of the estimate, how many candidates were expected and how many
-were taken, and corrects by the ratio. It changes no ranking; it makes 0.7 mean 70 %.
+were taken, and corrects by the ratio: it makes 0.7 mean 70 %. Candidates that were drafted count
+twice: they were chosen for a high estimate, which favours estimates that are too high.
 
 Layout of the cells (first cell of each block; ``candidates`` fills them):
 
@@ -140,6 +141,12 @@ class Estimator:
         total = sum(corrected)
         return [prob / total for prob in corrected] if total > 1.0 else corrected
 
+    def count(self, prob: float, is_taken: bool) -> None:
+        """Count one outcome of an estimate for the calibration."""
+        place = min(_N_RANGES - 1, int(prob * _N_RANGES))
+        self._expected[place] = _RANGE_MEMORY * self._expected[place] + prob
+        self._taken[place] = _RANGE_MEMORY * self._taken[place] + is_taken
+
     def learn(self, cells: Sequence[Cells], probs: Sequence[float], taken: int) -> None:
         """Learn from what came: ``taken`` is the place in ``cells``, -1 for none of them.
 
@@ -151,9 +158,7 @@ class Estimator:
         weights, rate = self.weights, self._rate
         for index, prob in enumerate(probs):
             if prob >= _MIN_COUNTED:
-                place = min(_N_RANGES - 1, int(prob * _N_RANGES))
-                self._expected[place] = _RANGE_MEMORY * self._expected[place] + prob
-                self._taken[place] = _RANGE_MEMORY * self._taken[place] + (index == taken)
+                self.count(prob, index == taken)
             gradient = (1.0 if index == taken else 0.0) - prob
             if gradient > _NEGLIGIBLE or gradient < -_NEGLIGIBLE:
                 step = rate * gradient

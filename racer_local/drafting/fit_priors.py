@@ -9,6 +9,20 @@ falls per cell (AdaGrad) and some weight decay, a few times over all examples in
 order. The cells of the row memory are fitted last and alone, from places that see a memory with
 the rows of other records: fitted together, those examples spoil the weights for drafting without
 a memory (1.338 to 1.326 on a steep curve).
+
+How well it carries over, simulated speedup over 54 recorded answers of a 135M model. *Held out*:
+two halves, each drafted with weights fitted to the other; *memory*: rows of the other half too;
+*none*: all weights start at 0; *shipped*: the weights in the package, which know this text.
+
+| curve | held out | with memory | none | shipped |
+| --- | --- | --- | --- | --- |
+| smollm2_q4_0 | 1.34 | 1.34 | 1.30 | 1.36 |
+| llama_1b_q4_k_m | 1.28 | 1.28 | 1.26 | 1.29 |
+| smollm2_q4_1 | 1.21 | 1.21 | 1.21 | 1.23 |
+| gpu_flat | 2.58 | 2.71 | 2.54 | 2.64 |
+
+Differences below 0.01 (0.02 on the flat curve) are noise: settings that should not matter move
+the figures as much.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ def test_one_failed_decode_does_not_poison_the_next_answer(
     expected, _ = generate(smol, prompt, 32, DRAFT)
     smol.engine.forget()
     real = llama_cpp.llama_decode
-    calls = iter([None, None, code])
+    # The prompt, then the first tree.
+    calls = iter([None, code])
 
     def decode(ctx: object, batch: object) -> int:
         forced = next(calls, None)

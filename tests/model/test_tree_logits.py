@@ -33,10 +33,15 @@ def principal_path(tree: DraftTree) -> list[NodeId]:
 
 
 def rows_of_path(target: LlamaTarget, tree: DraftTree, path: list[NodeId]) -> NDArray[np.float32]:
-    """Decode a path alone, as a chain, and take it back."""
+    """Decode a path alone, as a chain, and take it back.
+
+    The chain goes on to as many rows as the tree has: matrix kernels depend on the number of
+    rows, and with K-quants that difference is larger than what is looked for here.
+    """
     tokens = [tree.tokens[node] for node in path]
-    target.decode_tree(chain(tokens[0], tokens[1:]))
-    rows = target.logits().copy()
+    filler = [tokens[0]] * (len(tree) - len(tokens))
+    target.decode_tree(chain(tokens[0], [*tokens[1:], *filler]))
+    rows = target.logits()[: len(path)].copy()
     target.rewind(len(target.tokens))
     return rows
 
@@ -61,9 +66,10 @@ def check(target: LlamaTarget, prompt: list[int], tree: DraftTree, pick: int) ->
     for checked in (path, principal):
         alone = rows_of_path(target, tree, checked)
         in_order = checked == principal and len(tree) <= MAX_IDENTICAL
+        is_exact = in_order and n_past + len(tree) < MAX_ORDERED_CELLS
         for node, expected in zip(checked, alone, strict=True):
             found = logits[nodes.index(node)]
-            if in_order and n_past + len(tree) < MAX_ORDERED_CELLS and target.n_vocab < 100_000:
+            if is_exact:
                 assert (found == expected).all()
             else:
                 assert cosine(found, expected) > 0.999

@@ -39,7 +39,7 @@ def test_steps_of_the_curve_are_learned_where_they_are() -> None:
         n = noise.choice([1, 1, 1, 1, *range(2, 17)])
         model.observe(n, 0, true[n] * noise.uniform(0.97, 1.03))
     for n in range(2, 17):
-        assert ratio(model, n) == pytest.approx(true[n] / true[1], rel=0.06), n
+        assert ratio(model, n) == pytest.approx(true[n] / true[1], rel=0.1), n
 
 
 def test_a_slower_machine_is_noticed_within_a_few_steps_and_changes_no_ratio() -> None:
@@ -133,3 +133,34 @@ def test_points_that_are_no_curve_are_refused() -> None:
 def test_a_curve_goes_on_straight_beyond_its_points() -> None:
     curve = CostCurve([1, 2, 4], [1.0, 1.5, 2.0])
     assert [curve(n) for n in (1, 2, 3, 6)] == [1.0, 1.5, 1.75, 2.5]
+
+
+def test_a_curve_that_is_wrong_about_large_steps_is_not_taken_for_a_slow_machine() -> None:
+    model = CostModel([(1, 0.01), (2, 0.0101), (64, 0.012)])
+    for n in (40, 33, 28, 20, 24, 30, 36, 22, 26) * 3:
+        model.observe(n, 0, 0.01 * n)
+    assert model.seconds(1) == pytest.approx(0.01)
+    assert ratio(model, 25) > 15
+
+
+def test_a_guessed_curve_takes_its_level_from_the_first_steps() -> None:
+    model = CostModel([(1, 1.0), (2, 1.5), (64, 20.0)], is_guess=True)
+    for _ in range(3):
+        model.observe(1, 0, 0.02)
+        model.observe(2, 0, 0.03)
+    assert model.seconds(1) == pytest.approx(0.02)
+    assert ratio(model, 64) == pytest.approx(20.0)
+
+
+def test_plain_steps_have_the_last_word_about_the_level() -> None:
+    model = CostModel([(1, 0.01), (2, 0.0101)])
+    for _ in range(64):
+        assert not model.wants_plain
+        model.observe(2, 0, 0.03)
+    # Steps of two alone cannot tell a slow machine from a wrong curve.
+    assert model.wants_plain
+    model.observe(1, 0, 0.01)
+    assert not model.wants_plain
+    model.observe(1, 0, 0.0101)
+    assert model.seconds(1) == pytest.approx(0.01, rel=0.05)
+    assert ratio(model, 2) == pytest.approx(3.0, rel=0.1)

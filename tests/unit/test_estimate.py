@@ -64,12 +64,12 @@ def test_a_rate_of_zero_never_changes_a_weight() -> None:
 def test_calibration_makes_estimates_mean_what_they_say() -> None:
     rng = random.Random(7)
     estimator = Estimator([0.0] * N_CELLS, rate=0.0)
-    # Estimates of 0.8 of which half are taken, and of 0.3 that are right.
+    # Estimates of 0.825 of which half are taken, and of 0.325 that are right.
     for _ in range(4000):
-        estimator.learn([(0,)], [0.8], 0 if rng.random() < 0.5 else -1)
-        estimator.learn([(0,)], [0.3], 0 if rng.random() < 0.3 else -1)
-    assert estimator.calibrate([0.8])[0] == pytest.approx(0.5, abs=0.06)
-    assert estimator.calibrate([0.3])[0] == pytest.approx(0.3, abs=0.04)
+        estimator.learn([(0,)], [0.825], 0 if rng.random() < 0.5 else -1)
+        estimator.learn([(0,)], [0.325], 0 if rng.random() < 0.325 else -1)
+    assert estimator.calibrate([0.825])[0] == pytest.approx(0.5, abs=0.06)
+    assert estimator.calibrate([0.325])[0] == pytest.approx(0.325, abs=0.04)
     for prob in (0.0, 1e-9, 0.5, 0.999, 1.0):
         assert 0.0 <= estimator.calibrate([prob])[0] < 1.0
 

@@ -131,6 +131,7 @@ def test_records_without_an_answer_to_decode_count_nothing() -> None:
         "mean_accepted_tokens": 0.0,
         "nodes_per_step": 0.0,
         "simulated_speedup": None,
+        "reliability": [],
     }
 
 

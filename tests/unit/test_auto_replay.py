@@ -1,0 +1,98 @@
+"""What the cost-aware drafter reaches on recorded text: floors, deterministic.
+
+The shipped weights were fitted to this text, so these are floors for regressions; figures for
+text that was held out are in the module that fits them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from racer_local.config import DraftConfig
+from racer_local.cost import CostModel, read_cost_curve
+from racer_local.drafting import make_drafter
+from racer_local.drafting.estimate import N_CELLS, Estimator
+from racer_local.drafting.fit_priors import memory_of
+from racer_local.drafting.row_memory import RowMemory
+from racer_local.replay import Result, oracle, replay
+from racer_local.trace import Trace, read_trace
+
+DATA = Path(__file__).parents[1] / "data"
+FLOORS = {"smollm2_q4_0": 1.34, "llama_1b_q4_k_m": 1.27, "smollm2_q4_1": 1.22, "gpu_flat": 2.60}
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return read_trace(DATA / "smollm2_q4_1.npz")
+
+
+def run(
+    trace: Trace, curve: str, estimator: Estimator | None = None, memory: RowMemory | None = None
+) -> Result:
+    cost = read_cost_curve(f"{DATA / 'costs.json'}:{curve}")
+    model, estimator = CostModel.of_curve(cost, 65), estimator or Estimator()
+    config = DraftConfig(mode="auto")
+    return replay(trace, lambda: make_drafter(config, model, memory, estimator), 64, cost)
+
+
+@pytest.mark.parametrize(("curve", "floor"), list(FLOORS.items()))
+def test_it_gains_on_every_curve_and_loses_in_no_category(
+    trace: Trace, curve: str, floor: float
+) -> None:
+    result = run(trace, curve)
+    speedups = {name: summary["simulated_speedup"] for name, summary in result.items()}
+    assert speedups["all"] is not None
+    assert speedups["all"] >= floor
+    assert min(speedup for speedup in speedups.values() if speedup is not None) >= 1.0
+    # Bins of a few dozen nodes stray by chance alone.
+    for bin_ in result["all"]["reliability"]:
+        if bin_["count"] >= 100:
+            assert abs(bin_["estimated"] - bin_["taken"]) < 0.03, bin_
+
+
+def test_without_the_shipped_weights_it_still_gains(trace: Trace) -> None:
+    for curve, floor in (("smollm2_q4_0", 1.28), ("gpu_flat", 2.45)):
+        speedup = run(trace, curve, Estimator([0.0] * N_CELLS))["all"]["simulated_speedup"]
+        assert speedup is not None
+        assert speedup >= floor
+
+
+def test_rows_of_other_texts_help_on_a_flat_curve(trace: Trace) -> None:
+    records = list(trace)
+    tokens = cost = 0.0
+    for part in range(3):
+        memory = memory_of([record for i, record in enumerate(records) if i % 3 != part])
+        summary = run(trace.select(range(part, len(records), 3)), "gpu_flat", None, memory)["all"]
+        assert summary["simulated_speedup"] is not None
+        tokens += summary["tokens"]
+        cost += summary["tokens"] / summary["simulated_speedup"]
+    assert tokens / cost >= 2.75
+
+
+def test_it_is_faster_than_any_fixed_budget(trace: Trace) -> None:
+    cost = read_cost_curve(f"{DATA / 'costs.json'}:gpu_flat")
+    part = trace.select(range(0, len(trace), 6))
+    auto = run(part, "gpu_flat")["all"]["simulated_speedup"]
+    assert auto is not None
+    for budget in (4, 8, 16, 32, 64):
+        config = DraftConfig(mode="racer", budget=budget)
+        fixed = replay(part, lambda c=config: make_drafter(c), budget, cost)["all"]
+        assert fixed["simulated_speedup"] is not None
+        assert auto > fixed["simulated_speedup"]
+
+
+def test_replay_of_it_is_deterministic(trace: Trace) -> None:
+    part = trace.select(range(4))
+    assert run(part, "gpu_flat") == run(part, "gpu_flat")
+
+
+def test_perfect_foresight_bounds_it(trace: Trace) -> None:
+    part = trace.select(range(0, len(trace), 6))
+    for curve in ("smollm2_q4_0", "gpu_flat"):
+        cost = read_cost_curve(f"{DATA / 'costs.json'}:{curve}")
+        best = oracle(part, cost)
+        reached = run(part, curve)
+        assert best["all"] > (reached["all"]["simulated_speedup"] or 0)
+        assert set(best) == set(reached)
