@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.tree import DraftTree, NodeId, TokenId
 
-__all__ = ["Drafter", "Rows", "StepOutcome"]
+__all__ = ["Drafter", "Rows", "StepObserver", "StepOutcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +86,20 @@ class Drafter(Protocol):
 
     def size_bytes(self) -> int:
         """Estimate the memory held."""
+
+
+@runtime_checkable
+class StepObserver(Protocol):
+    """A drafter that wants to know what decode steps take; not all do."""
+
+    def observe_step(
+        self, n_tokens: int, n_context: int, seconds: float, overhead_s: float = 0.0
+    ) -> None:
+        """Take note of a decode step; called before its ``accept``.
+
+        Args:
+            n_tokens: decoded tokens, the root included.
+            n_context: tokens in the KV cache before the step.
+            seconds: time of the target's pass.
+            overhead_s: time spent on drafting and learning since the step before.
+        """

@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from racer_local.tree import ROOT, DraftTree, NodeId, Source, TokenId
 
-__all__ = ["StepTimes", "best_cut", "plan"]
+__all__ = ["StepTimes", "plan"]
 
 # (probability given the path, token, who proposes it) for every candidate below a node.
 Expand: TypeAlias = Callable[[DraftTree, NodeId], Sequence[tuple[float, TokenId, Source]]]
@@ -62,22 +62,6 @@ class StepTimes:
 
     def _slope(self, n: int, m: int) -> float:
         return (self.times[m] - self.times[n]) / (m - n)
-
-
-def best_cut(gains: Sequence[float], times: Sequence[float], margin: float = 0.0) -> int:
-    """Find how many draft nodes pay best; 0 if none do.
-
-    Args:
-        gains: path probability of each draft node, in the order in which they would be decoded.
-        times: time of a step of n tokens at index n.
-        margin: share by which drafting must beat plain decoding.
-    """
-    best, n_best, tokens = (1.0 + margin) / times[1], 0, 1.0
-    for n, gain in enumerate(gains, start=1):
-        tokens += gain
-        if tokens / times[n + 1] > best:
-            best, n_best = tokens / times[n + 1], n
-    return n_best
 
 
 def plan(

@@ -208,7 +208,6 @@ class RowMemory:
                 f"the row memory {name} is of the model {found!r}, not of {fingerprint!r}"
             )
         memory = cls(found, max_rows)
-        memory._keys = np.zeros(0, np.int64)
         memory._take(arrays)
         return memory
 

@@ -11,6 +11,7 @@ from racer_local.config import DraftConfig
 from racer_local.cost import CostCurve, CostModel
 from racer_local.drafting import Rows, StepOutcome, make_drafter
 from racer_local.drafting.auto import AutoDrafter
+from racer_local.drafting.base import StepObserver
 from racer_local.drafting.estimate import Estimator
 from racer_local.drafting.occurrences import OccurrenceIndex
 from racer_local.drafting.row_memory import RowMemory
@@ -169,6 +170,11 @@ def test_given_timings_teach_the_cost_model_and_the_guard() -> None:
     assert d.cost.n_observed == n_steps
     assert d.cost.times(30)[20] > 3 * d.cost.times(1)[1]
     assert d.guard.gain < 0
+
+
+def test_only_it_asks_for_timings() -> None:
+    assert isinstance(drafter(), StepObserver)
+    assert not isinstance(make_drafter(DraftConfig(mode="racer")), StepObserver)
 
 
 def test_sleep_means_no_rows_and_no_drafts_and_ends() -> None:

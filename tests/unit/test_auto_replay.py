@@ -6,18 +6,21 @@ text that was held out are in the module that fits them.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from racer_local.cli import main as cli
 from racer_local.config import DraftConfig
 from racer_local.cost import CostModel, read_cost_curve
 from racer_local.drafting import make_drafter
 from racer_local.drafting.estimate import N_CELLS, Estimator
-from racer_local.drafting.fit_priors import memory_of
+from racer_local.drafting.fit_priors import examples, fit, fit_records, main, memory_of
 from racer_local.drafting.row_memory import RowMemory
+from racer_local.errors import TraceError
 from racer_local.replay import Result, oracle, replay
-from racer_local.trace import Trace, read_trace
+from racer_local.trace import Trace, read_trace, write_trace
 
 DATA = Path(__file__).parents[1] / "data"
 FLOORS = {"smollm2_q4_0": 1.34, "llama_1b_q4_k_m": 1.27, "smollm2_q4_1": 1.22, "gpu_flat": 2.60}
@@ -96,3 +99,62 @@ def test_perfect_foresight_bounds_it(trace: Trace) -> None:
         reached = run(part, curve)
         assert best["all"] > (reached["all"]["simulated_speedup"] or 0)
         assert set(best) == set(reached)
+
+
+def test_a_selection_of_records_is_a_trace_of_its_own(trace: Trace) -> None:
+    some = trace.select([5, 0])
+    records = list(trace)
+    assert len(some) == 2
+    for selected, original in zip(some, (records[5], records[0]), strict=True):
+        assert selected.category == original.category
+        assert selected.n_prompt == original.n_prompt
+        assert selected.tokens.tolist() == original.tokens.tolist()
+        assert selected.topk_probs.tolist() == original.topk_probs.tolist()
+    with pytest.raises(TraceError, match="no records"):
+        trace.select([])
+    with pytest.raises(IndexError):
+        trace.select([len(trace)])
+
+
+def test_weights_are_fitted_to_what_was_known_before(trace: Trace) -> None:
+    records = list(trace.select(range(3)))
+    weights = fit_records(records)
+    assert len(weights) == N_CELLS
+    assert any(weights)
+    found = examples(records[0], None, weights)
+    n_answer = len(records[0].tokens) - records[0].n_prompt
+    # Seen from up to four places each, fewer at the end.
+    assert 3 * n_answer < len(found) < 4 * n_answer
+    assert all(-1 <= each.taken < len(each.cells) for each in found)
+    assert fit(found) == fit(found)
+
+
+def test_weights_are_written_as_a_module(
+    trace: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.npz"
+    write_trace(path, trace.select([0]))
+    main([str(path)])
+    module: dict[str, object] = {}
+    exec(compile(capsys.readouterr().out, "weights", "exec"), module)
+    weights = module["PRIOR_CENTI_WEIGHTS"]
+    assert isinstance(weights, tuple)
+    assert len(weights) == N_CELLS
+
+
+def test_the_command_takes_a_row_memory_and_reports_reliability(
+    trace: Trace, tmp_path: Path
+) -> None:
+    path, memory, figures = (tmp_path / name for name in ("t.npz", "rows.npz", "out.json"))
+    write_trace(path, trace.select([0, 1]))
+    memory_of(list(trace.select([2, 3]))).save(memory)
+    arguments = ["replay", str(path), "--draft", "auto", "--row-memory", str(memory)]
+    curve = f"{DATA / 'costs.json'}:gpu_flat"
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli([*arguments, "--cost", curve, "--json", str(figures)])
+    summary = json.loads(figures.read_text(encoding="utf-8"))["all"]
+    assert summary["simulated_speedup"] > 1
+    assert {"low", "high", "count", "estimated", "taken"} == set(summary["reliability"][0])
+    memory.write_bytes(b"nothing")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        cli([*arguments, "--cost", curve])

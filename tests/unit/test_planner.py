@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from racer_local.drafting.planner import StepTimes, best_cut, plan
+from racer_local.drafting.planner import StepTimes, plan
 from racer_local.tree import ROOT, DraftTree, NodeId, Source, TokenId
 
 FLAT = StepTimes([1.0 + 0.01 * max(0, n - 1) for n in range(66)])
@@ -77,13 +77,6 @@ def test_nothing_below_what_cannot_pay_is_looked_at() -> None:
 
     assert plan(5, 64, STEEP, expand).n_drafted == 0
     assert asked == [ROOT]
-
-
-def test_the_best_cut_is_the_first_of_equals_and_may_be_nothing() -> None:
-    times = [0.0, 1.0, 2.0, 3.0]
-    assert best_cut([1.0, 1.0], times) == 0
-    assert best_cut([], times) == 0
-    assert best_cut([0.9, 0.9], [0.0, 1.0, 1.5, 1.9]) == 2
 
 
 def test_slopes_look_ahead_to_the_cheapest_stretch() -> None:
