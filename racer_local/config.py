@@ -64,7 +64,7 @@ class DraftConfig:
     10,000 nodes.
     """
 
-    mode: DraftMode = "racer"
+    mode: DraftMode = "auto"
     budget: int = 64
     max_match: int = 10
     min_match: int = 2

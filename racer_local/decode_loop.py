@@ -152,9 +152,12 @@ class DecodeLoop:
         target, stats = self._target, self._stats
         self._check_stop()
         tree = self._draft(root)
+        n_past = len(target.tokens)
         started = perf_counter()
         tree, nodes = self._decode(tree)
-        stats.target_s += perf_counter() - started
+        seconds = perf_counter() - started
+        stats.target_s += seconds
+        self._drafter.observe_step(len(tree), n_past, seconds)
         row_of = {node: row for row, node in enumerate(nodes)}
         path, token = verify(tree, lambda node: self._sampler.sample(row_of[node]), self._is_end)
         started = perf_counter()

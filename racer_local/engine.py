@@ -12,11 +12,14 @@ from types import TracebackType
 
 from racer_local.backend.base import Target, TokenSampler
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
+from racer_local.cost import CostModel
 from racer_local.decode_loop import ABORTED, DecodeLoop, FinishReason, Request, TokenEvent
 from racer_local.drafting import make_drafter
 from racer_local.drafting.base import Drafter, StepOutcome
+from racer_local.drafting.row_memory import RowMemory
 from racer_local.errors import BusyError, ConfigError, ContextFullError, DecodeError
 from racer_local.guarded_drafter import GuardedDrafter
+from racer_local.probe import probe_steps
 from racer_local.stats import Stats
 from racer_local.tree import TokenId
 
@@ -66,9 +69,25 @@ class Engine:
     kept from one generation to the next as far as the new prompt continues the old text.
     """
 
-    def __init__(self, target: Target, draft: DraftConfig | None = None) -> None:
-        """Take over a target; it is not closed by the engine."""
+    def __init__(
+        self,
+        target: Target,
+        draft: DraftConfig | None = None,
+        *,
+        cost: CostModel | None = None,
+        row_memory: RowMemory | None = None,
+    ) -> None:
+        """Take over a target; it is not closed by the engine.
+
+        Args:
+            target: evaluates trees.
+            draft: how to draft at first.
+            cost: what decode steps take, if known; else measured when ``auto`` needs it.
+            row_memory: rows of other texts, for ``auto``.
+        """
         self.target = target
+        self.cost = cost
+        self._row_memory = row_memory
         self._lock = threading.Lock()
         self._owner: int | None = None
         self._state = threading.Lock()
@@ -86,7 +105,8 @@ class Engine:
             ConfigError: the target was opened for smaller trees.
         """
         if isinstance(draft, DraftConfig):
-            drafter, mode = make_drafter(draft), str(draft.mode)
+            cost = self._measured_cost() if draft.mode == "auto" else None
+            drafter, mode = make_drafter(draft, cost, self._row_memory), str(draft.mode)
             budget = 0 if draft.mode == "off" else draft.budget
         else:
             drafter, mode = draft, type(draft).__name__
@@ -98,6 +118,13 @@ class Engine:
             )
         self._asked = budget
         self.drafter = GuardedDrafter(drafter, mode, min(budget, self.target.max_nodes))
+
+    def _measured_cost(self) -> CostModel | None:
+        """Know what steps cost here; measured once, by a short probe of the empty target."""
+        if self.cost is None and self.target.max_nodes:
+            n_max = self.target.max_nodes + 1
+            self.cost = CostModel(probe_steps(self.target, n_max), n_max=n_max)
+        return self.cost
 
     def generate(
         self,

@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.drafting.base import Drafter, Rows, StepOutcome
+from racer_local.drafting.base import Drafter, Rows, StepObserver, StepOutcome
 from racer_local.stats import Stats
 from racer_local.topk import top_k
 from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
@@ -36,11 +36,14 @@ class GuardedDrafter:
     def __init__(self, drafter: Drafter, mode: str, budget: int) -> None:
         """Take over a drafter; it starts with no text."""
         self._drafter = drafter
+        self._observer = drafter if isinstance(drafter, StepObserver) else None
         self.mode = mode if budget else "off"
         self.budget = budget
         self._is_on = budget > 0
         self._known: list[TokenId] = []
         self._stats = Stats()
+        # Seconds of drafting and learning since the last step that was observed.
+        self._overhead_s = 0.0
         drafter.begin()
 
     @property
@@ -59,6 +62,7 @@ class GuardedDrafter:
         A prompt that continues that text keeps what was learned; any other one starts afresh.
         """
         self._stats = stats
+        self._overhead_s = 0.0
         self._is_on = self.budget > 0
         if not self._is_on:
             return
@@ -95,8 +99,15 @@ class GuardedDrafter:
         except Exception:  # noqa: BLE001 - a faulty drafter may cost speed, never the answer
             self._give_up()
             tree = DraftTree(root)
-        self._stats.draft_s += perf_counter() - started
+        self._overhead_s += (seconds := perf_counter() - started)
+        self._stats.draft_s += seconds
         return tree
+
+    def observe_step(self, n_tokens: int, n_context: int, seconds: float) -> None:
+        """Tell a cost-aware drafter what a decode step took; call it before ``accept``."""
+        if self._is_on and self._observer is not None:
+            self._observer.observe_step(n_tokens, n_context, seconds, self._overhead_s)
+        self._overhead_s = 0.0
 
     def accept(
         self,
@@ -124,7 +135,8 @@ class GuardedDrafter:
             self._drafter.accept(outcome)
         except Exception:  # noqa: BLE001 - a faulty drafter may cost speed, never the answer
             self._give_up()
-        self._stats.learn_s += perf_counter() - started
+        self._overhead_s += (seconds := perf_counter() - started)
+        self._stats.learn_s += seconds
         return outcome
 
     def _give_up(self) -> None:

@@ -12,8 +12,10 @@ from types import TracebackType
 
 from racer_local.backend.chat import Message, render_chat
 from racer_local.backend.model import LlamaModel
+from racer_local.backend.native import runtime_version
 from racer_local.backend.target import LlamaTarget
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
+from racer_local.cost_store import CostStore
 from racer_local.drafting.base import StepOutcome
 from racer_local.engine import Engine, FinishReason, Generation, TokenEvent
 from racer_local.errors import ConfigError
@@ -130,7 +132,8 @@ class TextModel:
         self.model = LlamaModel(config, on_progress)
         try:
             self.target = LlamaTarget(self.model, config)
-            self.engine = Engine(self.target, draft)
+            self._costs = CostStore(config, self.target.n_threads, runtime_version())
+            self.engine = Engine(self.target, draft, cost=self._costs.load())
         except BaseException:
             self.model.close()
             raise
@@ -186,6 +189,8 @@ class TextModel:
 
     def close(self) -> None:
         """Free context and weights; a second call does nothing."""
+        if not self.target.is_closed and self.engine.cost is not None:
+            self._costs.save(self.engine.cost)
         self.target.close()
         self.model.close()
 

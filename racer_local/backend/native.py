@@ -15,7 +15,13 @@ from collections import deque
 
 import llama_cpp
 
-__all__ = ["AbortFlag", "clear_native_errors", "last_native_error", "physical_cores"]
+__all__ = [
+    "AbortFlag",
+    "clear_native_errors",
+    "last_native_error",
+    "physical_cores",
+    "runtime_version",
+]
 
 logger = logging.getLogger("racer_local.native")
 
@@ -97,6 +103,11 @@ class AbortFlag:
     def is_raised(self) -> bool:
         """Whether a stop was asked for."""
         return self._bytes[0] != b"\0"
+
+
+def runtime_version() -> str:
+    """Name the native library: the version of llama-cpp-python, which fixes llama.cpp's."""
+    return f"llama-cpp-python {llama_cpp.__version__}"
 
 
 def physical_cores() -> int:

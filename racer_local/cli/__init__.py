@@ -42,7 +42,7 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="racer-local")
 def cli() -> None:
-    r"""Generate faster from any GGUF model, with the same output.
+    """Generate faster from any GGUF model, with the same output.
 
     \b
     Example:

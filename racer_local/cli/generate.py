@@ -45,7 +45,7 @@ __all__ = ["command"]
 @click.option("--compare", is_flag=True, help="Answer again without drafting; compare speeds.")
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
 def command(prompt: str | None, **options: Any) -> int:
-    r"""Answer one prompt, streaming to stdout. Statistics go to stderr.
+    """Answer one prompt, streaming to stdout. Statistics go to stderr.
 
     PROMPT is the question; '-' or nothing reads it from standard input.
 

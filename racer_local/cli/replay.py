@@ -22,7 +22,7 @@ __all__ = ["command"]
 def command(
     trace: str, cost: str | None, row_memory: str | None, json_path: str | None, **options: Any
 ) -> int:
-    r"""Drive a drafter over a recorded trace: tokens per step, without any model.
+    """Drive a drafter over a recorded trace: tokens per step, without any model.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ from racer_local.errors import ClosedError, DecodeError, ModelLoadError
 from racer_local.text_model import TextModel
 from racer_local.tree import DraftTree, Source
 
-DRAFT = DraftConfig(budget=16)
+DRAFT = DraftConfig(mode="racer", budget=16)
 
 
 @pytest.mark.parametrize("code", [1, -1])
@@ -51,7 +51,7 @@ def test_one_failed_decode_does_not_poison_the_next_answer(
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 def test_a_stream_left_early_leaves_a_clean_cache(smol: TextModel, n: int) -> None:
     prompt = smol.prompt_tokens(STEP)
-    smol.engine.use(DraftConfig(budget=32))
+    smol.engine.use(DraftConfig(mode="racer", budget=32))
     generation = smol.engine.generate(prompt, GREEDY, GenerationConfig(max_tokens=32))
     started = [next(generation).token for _ in range(n)]
     generation.close()

@@ -31,7 +31,7 @@ CYCLES = """
 config = ModelConfig(path=Path(sys.argv[1]), n_ctx=256, max_nodes=8, max_leaves=8)
 sizes = []
 for _ in range(51):
-    with TextModel(config, DraftConfig(budget=8)) as model:
+    with TextModel(config, DraftConfig(mode="racer", budget=8)) as model:
         run(model, model.prompt_tokens("one two one two one"), 4)
     del model
     sizes.append(megabytes())
@@ -40,7 +40,7 @@ print(json.dumps(sizes))
 
 LARGE_CONTEXT = """
 config = ModelConfig(path=Path(sys.argv[1]), n_ctx=8192)
-with TextModel(config, DraftConfig()) as model:
+with TextModel(config, DraftConfig(mode="racer")) as model:
     before = megabytes()
     text = "".join(f"The quick brown fox number {i} jumps.\\n" for i in range(300))
     run(model, model.prompt_tokens(text)[:3000], 32)

@@ -40,7 +40,7 @@ def test_any_budget_gives_the_text_of_plain_decoding(
     smol: TextModel, smol_plain: PlainLlama, text: str, budget: int
 ) -> None:
     prompt = smol.prompt_tokens(text)
-    tokens, _ = generate(smol, prompt, 48, DraftConfig(budget=budget))
+    tokens, _ = generate(smol, prompt, 48, DraftConfig(mode="racer", budget=budget))
     assert_same_as_plain(smol_plain, prompt, tokens)
     smol.engine.forget()
     assert generate(smol, prompt, 48)[0] == tokens
@@ -55,7 +55,7 @@ def test_any_breadth_gives_the_text_of_plain_decoding(
     assert_same_as_plain(smol_plain, prompt, generate(smol, prompt, 48, draft)[0])
 
 
-@pytest.mark.parametrize("mode", ["racer", "retrieval", "logits", "last-logit", "pld"])
+@pytest.mark.parametrize("mode", ["auto", "racer", "retrieval", "logits", "last-logit", "pld"])
 def test_every_draft_mode_continues_the_steps(smol: TextModel, mode: str) -> None:
     tokens, reason = generate(smol, smol.prompt_tokens(STEP), 32, DraftConfig(mode=mode, budget=8))
     assert b"".join(map(smol.model.piece, tokens)).decode() == STEP_ANSWER
@@ -69,7 +69,9 @@ def test_prompts_in_english_chinese_and_code_differ_from_plain_at_near_ties_only
     for i, text in enumerate(PROMPTS):
         prompt = smol.chat_tokens([{"role": "user", "content": text}])
         smol.engine.forget()
-        tokens, reason = generate(smol, prompt, 40, DraftConfig(budget=(4, 16, 64)[i % 3]))
+        tokens, reason = generate(
+            smol, prompt, 40, DraftConfig(mode="racer", budget=(4, 16, 64)[i % 3])
+        )
         forks = smol_plain.forks(prompt, tokens, is_finished=reason == "stop")
         assert len(forks) <= MAX_FORKS_PER_64, (text, forks)
         gaps += [fork.gap for fork in forks]
@@ -101,7 +103,7 @@ def test_an_end_token_inside_an_accepted_draft_ends_the_answer(
 ) -> None:
     prompt = smol.chat_tokens(OK_CHAT)
     assert len(prompt) == 101
-    tokens, reason = generate(smol, prompt, 60, DraftConfig(budget=budget))
+    tokens, reason = generate(smol, prompt, 60, DraftConfig(mode="racer", budget=budget))
     assert b"".join(map(smol.model.piece, tokens)) == b"OK."
     assert (reason, len(tokens)) == ("stop", 2)
 
@@ -110,7 +112,7 @@ def test_after_an_end_token_the_cache_holds_what_was_said_and_the_next_turn_reus
     smol: TextModel, smol_plain: PlainLlama
 ) -> None:
     prompt = smol.chat_tokens(OK_CHAT)
-    tokens, _ = generate(smol, prompt, 60, DraftConfig(budget=16))
+    tokens, _ = generate(smol, prompt, 60, DraftConfig(mode="racer", budget=16))
     assert smol.target.tokens == prompt + tokens
     assert set(smol.target.positions()) == {(0, len(prompt) + len(tokens) - 1)}
     turn = {"role": "user", "content": "Now reply with the word YES."}
@@ -142,7 +144,7 @@ def test_penalties_see_the_path_before_each_drafted_token(
     assert expected == smol_plain.greedy(prompt, 24, sampling)
     for budget in (4, 16):
         smol.engine.forget()
-        tokens, _ = generate(smol, prompt, 24, DraftConfig(budget=budget), sampling)
+        tokens, _ = generate(smol, prompt, 24, DraftConfig(mode="racer", budget=budget), sampling)
         assert_same_as_plain(smol_plain, prompt, tokens, sampling)
 
 
@@ -150,7 +152,7 @@ def test_a_banned_token_never_appears(smol: TextModel, smol_plain: PlainLlama) -
     [dog] = smol.model.tokenize(" dog", add_special=False)
     sampling = SamplingConfig(temperature=0, logit_bias={dog: -100.0})
     prompt = smol.prompt_tokens(CATS)
-    tokens, _ = generate(smol, prompt, 16, DraftConfig(budget=16), sampling)
+    tokens, _ = generate(smol, prompt, 16, DraftConfig(mode="racer", budget=16), sampling)
     assert dog not in tokens
     assert_same_as_plain(smol_plain, prompt, tokens, sampling)
 
@@ -161,7 +163,7 @@ def test_the_context_is_filled_exactly_however_large_the_draft(
 ) -> None:
     config = ModelConfig(path=smol.model.path, n_ctx=256)
     text = "".join(f"Step {i}: open\nStep {i}: read\n" for i in range(100))
-    with TextModel(config, DraftConfig(budget=64)) as model:
+    with TextModel(config, DraftConfig(mode="racer", budget=64)) as model:
         prompt = model.prompt_tokens(text)[: 256 - n_free]
         if n_free == 0:
             with pytest.raises(ContextFullError, match="256 tokens but the context holds 256"):
@@ -177,7 +179,7 @@ def test_a_sliding_window_model_stays_right_beyond_its_window(
 ) -> None:
     prompt = gemma.prompt_tokens(LINES60)
     assert len(prompt) > 890
-    tokens, _ = generate(gemma, prompt, 48, DraftConfig(budget=budget))
+    tokens, _ = generate(gemma, prompt, 48, DraftConfig(mode="racer", budget=budget))
     assert_same_as_plain(gemma_plain, prompt, tokens)
     text = b"".join(map(gemma.model.piece, tokens)).decode()
     assert text.startswith(" jumps over the lazy dog.\nThe quick brown fox number 62 jumps")
@@ -187,14 +189,14 @@ def test_a_sliding_window_model_stays_right_while_it_crosses_its_window(
     gemma: TextModel, gemma_plain: PlainLlama
 ) -> None:
     prompt = gemma.prompt_tokens(LINES60)[:480]
-    tokens, _ = generate(gemma, prompt, 64, DraftConfig(budget=16))
+    tokens, _ = generate(gemma, prompt, 64, DraftConfig(mode="racer", budget=16))
     assert_same_as_plain(gemma_plain, prompt, tokens)
 
 
 def test_a_shorter_second_prompt_on_a_sliding_window_model(
     gemma: TextModel, gemma_plain: PlainLlama
 ) -> None:
-    generate(gemma, gemma.prompt_tokens(LINES60), 16, DraftConfig(budget=16))
+    generate(gemma, gemma.prompt_tokens(LINES60), 16, DraftConfig(mode="racer", budget=16))
     text = "".join(LINE.format(i) for i in range(1, 6)) + "The quick brown fox number"
     prompt = gemma.prompt_tokens(text)
     tokens, _ = generate(gemma, prompt, 32)
@@ -210,7 +212,7 @@ def test_control_tokens_in_a_message_do_not_end_the_answer(
     ):
         smol.engine.forget()
         prompt = smol.chat_tokens([{"role": "user", "content": text}])
-        tokens, reason = generate(smol, prompt, 24, DraftConfig(budget=16))
+        tokens, reason = generate(smol, prompt, 24, DraftConfig(mode="racer", budget=16))
         assert_same_as_plain(smol_plain, prompt, tokens, is_finished=reason == "stop")
 
 
@@ -228,7 +230,7 @@ def test_what_an_earlier_text_taught_does_not_hurt_the_next_one(smol: TextModel)
         generation.close()
         return tokens, generation.stats.acceptance
 
-    smol.engine.use(DraftConfig(budget=8))
+    smol.engine.use(DraftConfig(mode="racer", budget=8))
     long = smol.prompt_tokens("".join(f"Step {i}: open\nStep {i}: read\n" for i in range(45)))
     short = smol.prompt_tokens("pkg-a 1.0 sum:Qx7fZk2LpW\n" * 4)
     fresh = acceptance(short)

@@ -61,7 +61,7 @@ def chi_square(a: Counter[int], b: Counter[int]) -> tuple[float, int]:
 def test_drafting_does_not_change_the_distribution(smol: TextModel, top_p: float) -> None:
     n_seeds = 400
     plain = pairs(smol, DraftConfig(mode="off"), top_p, n_seeds)
-    drafted = pairs(smol, DraftConfig(budget=4), top_p, n_seeds)
+    drafted = pairs(smol, DraftConfig(mode="racer", budget=4), top_p, n_seeds)
     statistic, freedom = chi_square(plain, drafted)
     assert statistic < CHI2_999[min(max(freedom, 1), 30)]
     top, n_top = plain.most_common(1)[0]
@@ -109,7 +109,9 @@ def test_a_fresh_seed_is_drawn_and_told_where_none_was_given(smol: TextModel) ->
 def test_extreme_settings_never_crash_the_native_sampler(
     smol: TextModel, sampling: SamplingConfig
 ) -> None:
-    tokens, _ = generate(smol, smol.prompt_tokens(STEP), 12, DraftConfig(budget=8), sampling)
+    tokens, _ = generate(
+        smol, smol.prompt_tokens(STEP), 12, DraftConfig(mode="racer", budget=8), sampling
+    )
     assert all(0 <= token < smol.model.n_vocab for token in tokens)
 
 

@@ -42,7 +42,7 @@ def test_any_tree_leaves_the_output_as_plain_decoding_has_it(
 
 @given(
     st.lists(st.integers(0, 7), min_size=1, max_size=40),
-    st.sampled_from(["racer", "retrieval", "logits", "last-logit", "pld"]),
+    st.sampled_from(["auto", "racer", "retrieval", "logits", "last-logit", "pld"]),
     st.integers(1, 64),
     st.integers(1, 60),
 )

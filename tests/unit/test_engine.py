@@ -177,7 +177,7 @@ def test_after_stopping_early_the_next_answer_is_right(n: int, how: str) -> None
 
 
 def test_a_second_prompt_reuses_the_prefix_and_the_drafter_keeps_what_still_holds() -> None:
-    engine = Engine(ScriptedTarget(), DraftConfig(budget=8))
+    engine = Engine(ScriptedTarget(), DraftConfig(mode="racer", budget=8))
     first = run(engine, 10)
     prompt = PROMPT + first + [4, 5]
     generation = engine.generate(prompt, GREEDY, GenerationConfig(max_tokens=10))
@@ -244,7 +244,7 @@ def test_one_thread_cannot_wait_for_itself() -> None:
 
 
 def test_threads_wait_for_each_other() -> None:
-    engine = Engine(ScriptedTarget(), DraftConfig(budget=8))
+    engine = Engine(ScriptedTarget(), DraftConfig(mode="racer", budget=8))
     prompts = [[i, i + 1, i, i + 1, i] for i in range(4)]
     answers: dict[int, list[int]] = {}
 
@@ -261,11 +261,11 @@ def test_threads_wait_for_each_other() -> None:
 
 def test_budget_beyond_what_the_target_was_opened_for_is_refused() -> None:
     with pytest.raises(ConfigError, match="at most 8"):
-        Engine(ScriptedTarget(max_nodes=8), DraftConfig(budget=16))
+        Engine(ScriptedTarget(max_nodes=8), DraftConfig(mode="racer", budget=16))
 
 
 def test_a_target_that_cannot_take_drafts_decodes_plainly_and_says_so() -> None:
-    engine = Engine(ScriptedTarget(max_nodes=0, max_leaves=1), DraftConfig(budget=16))
+    engine = Engine(ScriptedTarget(max_nodes=0, max_leaves=1), DraftConfig(mode="racer", budget=16))
     generation = engine.generate(PROMPT, GREEDY, GenerationConfig(max_tokens=24))
     assert [event.token for event in generation] == plain(24)
     assert generation.stats.draft == "off"
@@ -275,7 +275,7 @@ def test_a_target_that_cannot_take_drafts_decodes_plainly_and_says_so() -> None:
 def test_progress_and_steps_are_reported() -> None:
     read: list[tuple[int, int]] = []
     steps = []
-    engine = Engine(ScriptedTarget(n_batch=3), DraftConfig(budget=4))
+    engine = Engine(ScriptedTarget(n_batch=3), DraftConfig(mode="racer", budget=4))
     generation = engine.generate(
         PROMPT,
         GREEDY,

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from racer_local import cli
+from racer_local.errors import ConfigError, RacerError
+
+
+@pytest.mark.parametrize("command", list(cli._COMMANDS))
+def test_help_opens_with_an_example_and_fits_the_terminal(command: str) -> None:
+    done = CliRunner().invoke(cli.cli, [command, "--help"])
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    [start] = [i for i, line in enumerate(lines) if line.strip() in ("Example:", "Examples:")]
+    assert lines[start + 1].strip().startswith(f"racer-local {command}")
+
+
+def test_the_command_list_is_shown_without_loading_any_command() -> None:
+    script = (
+        "import sys\nfrom racer_local.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit as end: assert end.code == 0\n"
+        "assert not {'numpy', 'llama_cpp', 'racer_local.cli.generate'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RacerError("it broke\nbadly"), 1),
+        (ConfigError("n is 0"), 2),
+        (RuntimeError("surprise"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_every_failure_is_one_line_and_an_exit_code(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.cli, "main", fail)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["generate"])
+    assert end.value.code == code
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == (code != 130)
+    assert "Traceback" not in stderr
+
+
+def test_debug_lets_the_traceback_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RacerError("it broke")
+
+    monkeypatch.setattr(cli.cli, "main", fail)
+    with pytest.raises(RacerError):
+        cli.main(["generate", "--debug"])
