@@ -7,7 +7,8 @@ conversation goes on and is dropped when the text is another. Layer: pure.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 import numpy as np
@@ -67,38 +68,42 @@ class GuardedDrafter:
         if not self._is_on:
             return
         known = self._known
-        if known and prompt[: len(known)] == known:
-            news = prompt[len(known) :]
-        else:
-            self.forget()
-            news = prompt
-        known.extend(news)
-        self._drafter.feed(news)
+        with self._survive():
+            if known and prompt[: len(known)] == known:
+                news = prompt[len(known) :]
+            else:
+                self.forget()
+                news = prompt
+            known.extend(news)
+            self._drafter.feed(news)
 
     def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
         """Say which rows of a prompt are worth reading; ascending places in ``tokens``."""
-        return self._drafter.wanted_rows(tokens) if self.row_width else _NO_ROWS
+        wanted = _NO_ROWS
+        if self.row_width:
+            with self._survive():
+                wanted = self._drafter.wanted_rows(tokens)
+        return wanted
 
     def learn(self, places: NDArray[np.int32], logits: NDArray[np.float32]) -> None:
         """Learn from prompt rows at these places of the text; logits [n_places, n_vocab]."""
         if not self.row_width or not len(places):
             return
-        self._drafter.learn(Rows(places, *top_k(logits, self.row_width)))
+        with self._survive():
+            self._drafter.learn(Rows(places, *top_k(logits, self.row_width)))
 
     def draft(self, root: TokenId, budget: int, n_vocab: int, max_leaves: int) -> DraftTree:
         """Draft what follows; a root alone where drafting is off, does not pay, or failed."""
         if not self._is_on or budget <= 0:
             return DraftTree(root)
         started = perf_counter()
-        try:
-            tree = self._drafter.draft(budget)
-            if tree.tokens[ROOT] != root:
+        tree = DraftTree(root)
+        with self._survive():
+            drafted = self._drafter.draft(budget)
+            if drafted.tokens[ROOT] != root:
                 raise ValueError("the draft tree does not grow from the last token")
-            tree.check(n_vocab)
-            tree = tree.limit_nodes(budget).limit_leaves(max_leaves)
-        except Exception:  # noqa: BLE001 - a faulty drafter may cost speed, never the answer
-            self._give_up()
-            tree = DraftTree(root)
+            drafted.check(n_vocab)
+            tree = drafted.limit_nodes(budget).limit_leaves(max_leaves)
         self._overhead_s += (seconds := perf_counter() - started)
         self._stats.draft_s += seconds
         return tree
@@ -131,17 +136,20 @@ class GuardedDrafter:
         outcome = StepOutcome(tree, path, next_token, rows)
         self._known.extend(tree.tokens[node] for node in path[1:])
         self._known.append(next_token)
-        try:
+        with self._survive():
             self._drafter.accept(outcome)
-        except Exception:  # noqa: BLE001 - a faulty drafter may cost speed, never the answer
-            self._give_up()
         self._overhead_s += (seconds := perf_counter() - started)
         self._stats.learn_s += seconds
         return outcome
 
-    def _give_up(self) -> None:
-        logger.exception("the drafter failed; plain decoding for the rest of this generation")
-        self._stats.notices.append("drafting was turned off: the drafter failed")
-        self._is_on = False
-        # What it knows may be half-written: the next generation starts it afresh.
-        self._known.clear()
+    @contextmanager
+    def _survive(self) -> Iterator[None]:
+        """Turn drafting off for the rest of the request if the drafter fails."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - a faulty drafter may cost speed, never the answer
+            logger.exception("the drafter failed; plain decoding for the rest of this generation")
+            self._stats.notices.append("drafting was turned off: the drafter failed")
+            self._is_on = False
+            # What it knows may be half-written: the next generation starts it afresh.
+            self._known.clear()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 
+import numpy as np
 import pytest
 from fakes import ScriptedTarget, TreeDrafter, chain
 
@@ -96,6 +97,30 @@ def test_a_faulty_drafter_is_turned_off_with_a_notice_and_the_answer_stays_right
     assert [event.token for event in generation] == plain(24)
     assert generation.stats.n_drafted == 0
     assert any("turned off" in notice for notice in generation.stats.notices)
+
+
+@pytest.mark.parametrize("moment", ["feed", "wanted_rows", "learn", "accept", "row_width"])
+def test_a_drafter_that_fails_at_any_moment_spoils_nothing(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Faulty(TreeDrafter):
+        row_width = 4
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Faulty, moment, fail, raising=True)
+    if moment != "learn":
+        monkeypatch.setattr(Faulty, "learn", lambda *_: None)
+    if moment == "row_width":
+        monkeypatch.setattr(Faulty, moment, 10_000)  # more than the vocabulary has
+    engine = Engine(ScriptedTarget(), OFF)
+    engine.use(Faulty(lambda text, budget: chain(text[-1], [1])), 6)
+    if moment == "learn":
+        monkeypatch.setattr(Faulty, "wanted_rows", lambda self, tokens: np.array([0, 1], np.int32))
+    generation = engine.generate(PROMPT, GREEDY, GenerationConfig(max_tokens=24))
+    assert [event.token for event in generation] == plain(24)
+    assert bool(generation.stats.notices) == (moment != "row_width")
 
 
 def test_more_leaves_than_sequences_are_cut() -> None:
