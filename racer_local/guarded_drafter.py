@@ -147,7 +147,8 @@ class GuardedDrafter:
         """Turn drafting off for the rest of the request if the drafter fails."""
         try:
             yield
-        except Exception:  # noqa: BLE001 - a faulty drafter may cost speed, never the answer
+        except Exception:
+            # A faulty drafter may cost speed, never the answer.
             logger.exception("the drafter failed; plain decoding for the rest of this generation")
             self._stats.notices.append("drafting was turned off: the drafter failed")
             self._is_on = False
