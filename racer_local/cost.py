@@ -32,7 +32,7 @@ from typing import Any
 
 from racer_local.errors import ConfigError
 
-__all__ = ["CostCurve", "CostModel", "read_cost_curve"]
+__all__ = ["DEFAULT_CURVE", "CostCurve", "CostModel", "read_cost_curve"]
 
 # Latest steps whose median is the common level: half of them must be slow before it moves.
 _LEVEL_STEPS = 7
@@ -53,6 +53,8 @@ _REACH = 8
 _DISAGREEMENT = 0.1
 # Steps without a plain one after which one is asked for.
 _PLAIN_EVERY = 64
+# A level below this share of the probe's: the probe was disturbed.
+_MUCH_FASTER = 0.6
 # A change of this size, relative, makes a new version.
 _NEWS = 0.01
 
@@ -89,6 +91,10 @@ class CostCurve:
         i = min(max(bisect_left(self.n, n_tokens), 1), len(self.n) - 1)
         n0, n1, t0, t1 = self.n[i - 1], self.n[i], self.t[i - 1], self.t[i]
         return t0 + (t1 - t0) * (n_tokens - n0) / (n1 - n0)
+
+
+# The shape where nothing is measured: a processor somewhat better at batches than the worst.
+DEFAULT_CURVE = CostCurve([1, 2, 4, 8, 16, 32, 64], [1.0, 1.5, 2.3, 3.8, 6.0, 11.0, 19.0])
 
 
 def read_cost_curve(spec: str) -> CostCurve:
@@ -198,6 +204,27 @@ class CostModel:
         points = [(n, curve(n)) for n in range(1, max(n_max, 2) + 1)]
         return cls(points, n_max=n_max, is_fixed=True)
 
+    @classmethod
+    def of_probe(cls, points: Sequence[tuple[int, float]], n_max: int) -> CostModel:
+        """Make a model of what a probe had time for.
+
+        Beyond the largest measured step the default shape goes on from there, as a guess.
+
+        Raises:
+            ConfigError: if the points are no curve from n = 1.
+        """
+        points = [(n, t) for n, t in points if n <= max(n_max, 2)]
+        last, seconds = points[-1]
+        scale = max(seconds - points[0][1], 0.0) / (DEFAULT_CURVE(last) - 1.0) if last > 1 else 0.0
+        guessed = [
+            (n, seconds + scale * (DEFAULT_CURVE(n) - DEFAULT_CURVE(last)))
+            for n in range(last + 1, n_max + 1)
+        ]
+        model = cls([*points, *guessed], n_max=n_max)
+        for n, _ in guessed:
+            model._seen[n] = 0
+        return model
+
     @property
     def n_max(self) -> int:
         """Largest step it knows."""
@@ -242,6 +269,9 @@ class CostModel:
         if is_known or (self._is_guess and self.n_observed <= _LEVEL_STEPS):
             self._recent.append(deviation)
             self._level = math.exp(median(self._recent))
+            if self._level < _MUCH_FASTER and len(self._recent) == _LEVEL_STEPS:
+                self._distrust_shape()
+                return
             # The level has to be known before a deviation from it says something about n.
             if len(self._recent) < _LEVEL_STEPS:
                 return
@@ -251,6 +281,22 @@ class CostModel:
         elif is_known:
             self._between[n_tokens] = deviation
         self._learn_shape(n_tokens, deviation - math.log(self._level))
+
+    def _distrust_shape(self) -> None:
+        """Start over from the default shape: the probe met a machine that was busy.
+
+        Threads that wait for each other are slowed down by other programs out of proportion,
+        and differently for each n; nothing of that holds when they are gone.
+        """
+        first = self._base[1] * self._level
+        n_max = self.n_max
+        self._base = [first, *(first * DEFAULT_CURVE(n) for n in range(1, n_max + 1))]
+        self._seen = [0, _KNOWN, *([0] * (n_max - 1))]
+        self._level = 1.0
+        self._recent.clear()
+        self._between.clear()
+        self._last_plain = 0.0
+        self.version += 1
 
     def _heed_plain(self, deviation: float) -> None:
         level, before = math.log(self._level), self._last_plain

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _FRESH_S = 7 * 24 * 3600
 _FORMAT = "1"
+# Levels, relative to the probe, at which the machine is taken to be itself.
+_CALM = (0.7, 1.5)
 
 
 class CostStore:
@@ -70,7 +72,12 @@ class CostStore:
             return None
 
     def save(self, cost: CostModel) -> None:
-        """Write the costs; a failure costs the next run a second and is only logged."""
+        """Write the costs; a failure costs the next run a second and is only logged.
+
+        Costs of a disturbed machine are not worth keeping.
+        """
+        if not _CALM[0] < cost.level < _CALM[1]:
+            return
         draft = self._path.with_suffix(f".{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,7 @@ class Engine:
         """Know what steps cost here; measured once, by a short probe of the empty target."""
         if self.cost is None and self.target.max_nodes:
             n_max = self.target.max_nodes + 1
-            self.cost = CostModel(probe_steps(self.target, n_max), n_max=n_max)
+            self.cost = CostModel.of_probe(probe_steps(self.target, n_max), n_max)
         return self.cost
 
     def generate(

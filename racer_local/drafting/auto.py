@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.config import DraftConfig
-from racer_local.cost import CostCurve, CostModel
+from racer_local.cost import DEFAULT_CURVE, CostModel
 from racer_local.drafting.base import Rows, StepOutcome
 from racer_local.drafting.candidates import Candidates, PlaceRows, describe, row_places
 from racer_local.drafting.copy_logit import Row
@@ -32,10 +32,8 @@ from racer_local.drafting.row_memory import RowMemory
 from racer_local.drafting.row_store import RowStore
 from racer_local.tree import ROOT, DraftTree, NodeId, Source, TokenId
 
-__all__ = ["DEFAULT_CURVE", "AutoDrafter"]
+__all__ = ["AutoDrafter"]
 
-# Until something is measured: a processor that is somewhat better at batches than the worst.
-DEFAULT_CURVE = CostCurve([1, 2, 4, 8, 16, 32, 64], [1.0, 1.5, 2.3, 3.8, 6.0, 11.0, 19.0])
 # Times are looked up again when the context has grown by so much.
 _CONTEXT_BLOCK = 256
 # Weight of the past in the share of right first guesses, per emitted token.

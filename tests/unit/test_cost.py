@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from racer_local.cost import CostCurve, CostModel, read_cost_curve
+from racer_local.cost import DEFAULT_CURVE, CostCurve, CostModel, read_cost_curve
 from racer_local.errors import ConfigError
 
 COSTS = Path(__file__).parents[1] / "data" / "costs.json"
@@ -164,3 +164,34 @@ def test_plain_steps_have_the_last_word_about_the_level() -> None:
     model.observe(1, 0, 0.0101)
     assert model.seconds(1) == pytest.approx(0.01, rel=0.05)
     assert ratio(model, 2) == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_probe_on_a_busy_machine_is_found_out_and_its_shape_dropped() -> None:
+    # Measured while other programs took turns: 200 times too slow, and in proportion to n.
+    model = CostModel.of_probe([(1, 2.0), (2, 5.8)], 16)
+    assert model.times(16)[4] > 5 * model.times(16)[1]
+    for _ in range(10):
+        model.observe(1, 0, 0.01)
+    times = model.times(16)
+    assert times[1] == pytest.approx(0.01)
+    assert times[4] == pytest.approx(0.01 * DEFAULT_CURVE(4))
+    # From there on steps of several tokens teach the true shape.
+    for _ in range(10):
+        model.observe(4, 0, 0.03)
+        model.observe(1, 0, 0.01)
+    assert model.seconds(4) == pytest.approx(0.03, rel=0.1)
+
+
+def test_a_slower_machine_keeps_the_measured_shape() -> None:
+    model = CostModel.of_probe([(1, 0.01), (2, 0.017), (4, 0.027), (8, 0.044)], 8)
+    for _ in range(10):
+        model.observe(1, 0, 0.03)
+    assert model.seconds(4) / model.seconds(1) == pytest.approx(2.7, rel=0.05)
+
+
+def test_beyond_the_probe_the_default_shape_goes_on_from_the_last_point() -> None:
+    model = CostModel.of_probe([(1, 0.3), (2, 0.5)], 64)
+    times = model.times(64)
+    assert times[2] == pytest.approx(0.5)
+    assert times[8] == pytest.approx(0.3 + 0.2 / 0.5 * (DEFAULT_CURVE(8) - 1))
+    assert times[1:] == sorted(times[1:])
