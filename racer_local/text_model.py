@@ -19,6 +19,7 @@ from racer_local.cost_store import CostStore
 from racer_local.drafting.base import StepOutcome
 from racer_local.engine import Engine, FinishReason, Generation, TokenEvent
 from racer_local.errors import ConfigError
+from racer_local.row_memory_store import load_row_memory
 from racer_local.stats import Stats
 from racer_local.text import StopScanner, TextDecoder
 from racer_local.tree import TokenId
@@ -133,7 +134,8 @@ class TextModel:
         try:
             self.target = LlamaTarget(self.model, config)
             self._costs = CostStore(config, self.target.n_threads, runtime_version())
-            self.engine = Engine(self.target, draft, cost=self._costs.load())
+            memory = load_row_memory(config.path) if self.target.max_nodes else None
+            self.engine = Engine(self.target, draft, cost=self._costs.load(), row_memory=memory)
         except BaseException:
             self.model.close()
             raise

@@ -16,6 +16,8 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "generate": "Answer one prompt, streaming to stdout.",
+    "bench": "Measure plain decoding, draft modes and other programs on the same prompts.",
+    "warm": "Learn a model's habits from bundled prompts, so that drafting starts warm.",
     "replay": "Drive a drafter over a recorded trace; needs no model.",
 }
 _INTERRUPTED = 130

@@ -1,0 +1,81 @@
+"""``racer-local warm``: learn a model's habits from bundled prompts, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_args
+
+import click
+
+from racer_local.cli.options import model_config
+from racer_local.cli.progress import Progress
+from racer_local.config import Device, DraftConfig
+from racer_local.errors import ConfigError
+
+__all__ = ["command"]
+
+
+@click.command("warm")
+@click.argument("model", required=False)
+@click.option(
+    "--minutes", type=float, default=1.5, show_default=True, help="How long to go on reading."
+)
+@click.option(
+    "--max-tokens", "-n", type=int, default=128, show_default=True, help="Most tokens per answer."
+)
+@click.option("--threads", type=int, help="Threads.  [default: the physical cores]")
+@click.option(
+    "--device",
+    type=click.Choice(get_args(Device)),
+    default="auto",
+    show_default=True,
+    help="Where to compute.",
+)
+@click.option("--gpu-layers", type=int, help="Layers on the GPU.  [default: all]")
+@click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
+def command(**options: Any) -> int:
+    """Learn how a model likes to go on, from bundled public prompts; once per model.
+
+    MODEL is a GGUF file or a catalog name.
+
+    \b
+    Example:
+      racer-local warm smollm2-135m-instruct
+
+    `auto` then drafts from what it learned where the text at hand has nothing to copy from. No
+    text of yours is read. The file in your cache folder holds a few megabytes and may be deleted.
+    """
+    from racer_local.bench.record import batch_for_all_rows
+    from racer_local.bench.warm import fill_row_memory
+    from racer_local.drafting.row_memory import RowMemory
+    from racer_local.fingerprint import fingerprint
+    from racer_local.gguf_header import inspect_gguf
+    from racer_local.row_memory_store import save_row_memory
+    from racer_local.text_model import TextModel
+
+    if not options["minutes"] > 0 or options["max_tokens"] < 1:
+        raise ConfigError("minutes and max tokens must be positive")
+    draft = DraftConfig(mode="racer", budget=1)
+    config = model_config({**options, "ctx": None}, draft)
+    n_vocab = inspect_gguf(config.path).n_vocab or 2**18
+    memory = RowMemory(fingerprint(config.path))
+    is_stopped = False
+    with TextModel(replace(config, n_batch=batch_for_all_rows(n_vocab)), draft) as model:
+        try:
+            with Progress("reading", unit="s") as progress:
+                fill_row_memory(
+                    model,
+                    memory,
+                    as_chat=model.model.chat_template is not None,
+                    n_ctx=model.target.n_ctx,
+                    max_tokens=options["max_tokens"],
+                    seconds=60 * options["minutes"],
+                    on_progress=progress.show,
+                )
+        except KeyboardInterrupt:
+            is_stopped = True
+            if not len(memory):
+                raise
+    path = save_row_memory(memory)
+    click.echo(f"kept {len(memory)} rows in {path}", err=True)
+    return 130 if is_stopped else 0
