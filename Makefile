@@ -85,7 +85,7 @@ verify:
 	exec "$$bin/racer-local" verify $(ARGS) -- "$${MODEL:-smollm2-135m-instruct}"
 
 test:
-	@$(call set_up,dev$(comma)server$(comma)ui,smollm2-135m-instruct$(comma)gemma-3-270m); \
+	@$(call set_up,dev$(comma)bench$(comma)server$(comma)ui,smollm2-135m-instruct$(comma)gemma-3-270m); \
 	exec "$$bin/python" -m pytest -ra $(ARGS)
 
 check:

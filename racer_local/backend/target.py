@@ -74,10 +74,18 @@ class LlamaTarget:
         self.n_batch = min(config.n_batch, max(self.n_ctx, 1))
         self._abort = AbortFlag()
         self._open(config)
-        if reason is None and self.max_nodes and not self._probe_rollback():
+        try:
+            can_roll_back = self.max_nodes == 0 or self._probe_rollback()
+        except BaseException:
+            # Before the model, whoever closes that.
+            self._close()
+            raise
+        if not can_roll_back:
             reason = "llama.cpp cannot take back part of what this model has read"
             self.max_nodes = 0
             self.max_leaves = 1
+            self._close()
+            self._open(config)
         if reason and config.max_nodes:
             self.notices.append(f"drafting is off: {reason}")
 

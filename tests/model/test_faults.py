@@ -122,8 +122,13 @@ def test_a_cache_that_refuses_to_roll_back_is_found_out_at_load(
     monkeypatch.setattr(llama_cpp, "llama_memory_seq_rm", lambda *arguments: False)
     with TextModel(ModelConfig(path=smol_path, n_ctx=512), DRAFT) as model:
         assert len(model.notices) == 1
-        tokens, _ = generate(model, model.prompt_tokens(STEP), 16)
+        prompt = model.prompt_tokens(STEP)
+        tokens, _ = generate(model, prompt, 16)
         assert tokens == expected
+        # The next turn goes on from what is cached; another text starts over.
+        longer = [*prompt, *tokens, *prompt]
+        assert len(generate(model, longer, 4)[0]) == 4
+        assert generate(model, prompt, 16)[0] == expected
 
 
 def test_255_branches_fit_and_300_are_cut(smol_path: Path) -> None:
