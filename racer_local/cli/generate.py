@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from racer_local.cli.interruptible import interruptible
 from racer_local.cli.options import (
     draft_config,
     draft_options,
@@ -19,6 +21,7 @@ from racer_local.cli.options import (
     sampling_options,
 )
 from racer_local.cli.progress import Progress
+from racer_local.cli.worker import Worker
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
 
@@ -62,17 +65,24 @@ def command(prompt: str | None, **options: Any) -> int:
     from racer_local.text_model import TextModel
 
     config = model_config(options, draft)
-    with (
-        Progress("loading the model", unit="%", scale=100) as progress,
-        TextModel(config, draft, lambda share: progress.show(share, 1.0)) as model,
-    ):
+    with Worker() as worker, Progress("loading the model", unit="%", scale=100) as progress:
+
+        def on_progress(share: float) -> None:
+            worker.check()
+            progress.show(share, 1.0)
+
+        model = worker.call(lambda: TextModel(config, draft, on_progress))
         progress.clear()
-        for notice in model.notices:
-            click.echo(f"note: {notice}", err=True)
-        tokens = _prompt_tokens(model, text, options)
-        stream = _answer(model, tokens, sampling, limits, show=not options["as_json"])
-        compared = _compare(model, tokens, sampling, limits, stream) if options["compare"] else None
-        _report(stream, compared, as_json=options["as_json"])
+        try:
+            for notice in model.notices:
+                click.echo(f"note: {notice}", err=True)
+            tokens = _prompt_tokens(model, text, options)
+            ask = partial(_answer, worker, model, tokens, limits=limits)
+            stream = ask(sampling, show=not options["as_json"])
+            compared = _compare(model, ask, sampling, stream) if options["compare"] else None
+            _report(stream, compared, as_json=options["as_json"])
+        finally:
+            worker.call(model.close)
     return 0
 
 
@@ -114,17 +124,18 @@ def _prompt_tokens(model: TextModel, text: str, options: dict[str, Any]) -> list
 
 
 def _answer(
+    worker: Worker,
     model: TextModel,
     tokens: list[int],
     sampling: SamplingConfig,
-    limits: GenerationConfig,
     *,
+    limits: GenerationConfig,
     show: bool,
 ) -> TextStream:
     """Generate to the end; write the text as it comes if it is to be shown."""
     with Progress("reading the prompt", unit="tokens") as progress:
         stream = model.stream(tokens, sampling, limits, on_prefill=progress.show)
-        for event in interruptible(stream, model.cancel):
+        for event in worker.iterate(stream, model.cancel):
             progress.clear()
             if show and event.text:
                 sys.stdout.write(event.text)
@@ -136,19 +147,14 @@ def _answer(
 
 def _compare(
     model: TextModel,
-    tokens: list[int],
+    ask: Callable[..., TextStream],
     sampling: SamplingConfig,
-    limits: GenerationConfig,
     drafted: TextStream,
 ) -> dict[str, Any]:
     """Answer again without drafting, from an empty cache as the first time."""
     model.engine.forget()
     model.engine.use(DraftConfig(mode="off"))
-    seeded = SamplingConfig(
-        **{name: getattr(sampling, name) for name in sampling.__dataclass_fields__}
-        | {"seed": drafted.stats.seed}
-    )
-    plain = _answer(model, tokens, seeded, limits, show=False)
+    plain = ask(replace(sampling, seed=drafted.stats.seed), show=False)
     ratio = 0.0
     if plain.stats.tokens_per_s > 0:
         ratio = drafted.stats.tokens_per_s / plain.stats.tokens_per_s
