@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from types import TracebackType
 
 from racer_local.backend.base import Target, TokenSampler
+from racer_local.closing import Closing
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.cost import CostModel
 from racer_local.decode_loop import ABORTED, DecodeLoop, FinishReason, Request, TokenEvent
@@ -26,7 +26,7 @@ from racer_local.tree import TokenId
 __all__ = ["Engine", "FinishReason", "Generation", "TokenEvent"]
 
 
-class Generation(Iterator[TokenEvent]):
+class Generation(Closing, Iterator[TokenEvent]):
     """A running generation: iterate for tokens; close, or leave a ``with`` block, to end early.
 
     Attributes:
@@ -47,19 +47,6 @@ class Generation(Iterator[TokenEvent]):
     def close(self) -> None:
         """End the generation; the engine is free for the next one."""
         self._events.close()
-
-    def __enter__(self) -> Generation:
-        """Return the generation itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 class Engine:

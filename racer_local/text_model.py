@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from racer_local.backend.chat import Message, render_chat
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import runtime_version
 from racer_local.backend.target import LlamaTarget
+from racer_local.closing import Closing
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.cost_store import CostStore
 from racer_local.drafting.base import StepOutcome
@@ -40,7 +40,7 @@ class TextEvent:
     token: TokenEvent | None
 
 
-class TextStream(Iterator[TextEvent]):
+class TextStream(Closing, Iterator[TextEvent]):
     """A running answer: iterate for text; close, or leave a ``with`` block, to end early.
 
     Attributes:
@@ -95,21 +95,8 @@ class TextStream(Iterator[TextEvent]):
         self._events.close()
         self._generation.close()
 
-    def __enter__(self) -> TextStream:
-        """Return the stream itself."""
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
-
-
-class TextModel:
+class TextModel(Closing):
     """A loaded model that answers text.
 
     Attributes:
@@ -195,16 +182,3 @@ class TextModel:
             self._costs.save(self.engine.cost)
         self.target.close()
         self.model.close()
-
-    def __enter__(self) -> TextModel:
-        """Return the model itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()

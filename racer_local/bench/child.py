@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from types import TracebackType
 from typing import IO
 
 from racer_local.bench.contest import PeerError
+from racer_local.closing import Closing
 
 __all__ = ["Child"]
 
@@ -22,7 +22,7 @@ _ACTIVE_WAIT = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRA
 _PATIENCE_S = 10.0
 
 
-class Child:
+class Child(Closing):
     """A running program; ``close``, or leaving a ``with`` block, ends it."""
 
     def __init__(self, command: Sequence[str], *, name: str, with_pipes: bool) -> None:
@@ -109,19 +109,6 @@ class Child:
             finally:
                 process.wait()
         self._log.close()
-
-    def __enter__(self) -> Child:
-        """Return the child itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End it."""
-        self.close()
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

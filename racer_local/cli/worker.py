@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from types import TracebackType
 from typing import TypeVar
+
+from racer_local.closing import Closing
 
 __all__ = ["Worker"]
 
@@ -18,7 +19,7 @@ _T = TypeVar("_T")
 _POLL_S = 0.2
 
 
-class Worker:
+class Worker(Closing):
     """Runs calls and streams on one thread of its own; the caller's thread only waits.
 
     A signal handler runs only between Python instructions of the main thread, and a prompt of a
@@ -78,17 +79,8 @@ class Worker:
         finally:
             _wait(future)
 
-    def __enter__(self) -> Worker:
-        """Return the worker itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the thread."""
+    def close(self) -> None:
+        """End the thread; waits for what it is doing."""
         self._pool.shutdown(wait=True)
 
 

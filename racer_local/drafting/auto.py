@@ -22,7 +22,7 @@ from racer_local.config import DraftConfig
 from racer_local.cost import DEFAULT_CURVE, CostModel
 from racer_local.drafting.base import Rows, StepOutcome
 from racer_local.drafting.candidates import Candidates, PlaceRows, describe, row_places
-from racer_local.drafting.copy_logit import Row
+from racer_local.drafting.copy_logit import Row, last_places
 from racer_local.drafting.estimate import N_HITS, Estimator
 from racer_local.drafting.guard import Guard
 from racer_local.drafting.occurrences import OccurrenceIndex, Occurrences
@@ -154,12 +154,7 @@ class AutoDrafter:
 
     def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
         """Want the row of the last place of every pair of tokens, as far as there is room."""
-        if not len(tokens):
-            return np.zeros(0, dtype=np.int32)
-        keys = np.array(tokens, dtype=np.int64)
-        keys[1:] |= (keys[:-1] + 1) << 32
-        _, from_end = np.unique(keys[::-1], return_index=True)
-        return np.sort(len(keys) - 1 - from_end).astype(np.int32)[-self._rows.capacity :]
+        return last_places(tokens, by_pair=True)[-self._rows.capacity :]
 
     def learn(self, rows: Rows) -> None:
         """Store rows of the given text; of places no longer known, none."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from racer_local.drafting.lru import RecencyList
 from racer_local.tree import TokenId
 
-__all__ = ["CopyLogit", "Row", "RowTable"]
+__all__ = ["CopyLogit", "Row", "RowTable", "last_places", "pair_key"]
 
 Row: TypeAlias = tuple[list[TokenId], list[float]]
 
@@ -150,7 +150,7 @@ class CopyLogit:
             return
         self._one.store([token for _, token in pairs], ids, probs)
         if self._two is not None:
-            self._two.store([_pair(before, token) for before, token in pairs], ids, probs)
+            self._two.store([pair_key(before, token) for before, token in pairs], ids, probs)
 
     def one_token_row(self, token: TokenId) -> Row | None:
         """Look up the latest row of ``token``, whatever came before it."""
@@ -158,12 +158,12 @@ class CopyLogit:
 
     def two_token_row(self, before: TokenId, token: TokenId) -> Row | None:
         """Look up the latest row of ``token`` after ``before``."""
-        return None if self._two is None else self._two.get(_pair(before, token))
+        return None if self._two is None else self._two.get(pair_key(before, token))
 
     def row(self, before: TokenId, token: TokenId) -> Row | None:
         """Look up the row of both tokens, else of the last one; None if unseen."""
         if self._two is not None:
-            row = self._two.get(_pair(before, token))
+            row = self._two.get(pair_key(before, token))
             if row is not None:
                 return row
         return self._one.get(token)
@@ -174,6 +174,23 @@ class CopyLogit:
         return self._one.size_bytes() + two
 
 
-def _pair(before: TokenId, token: TokenId) -> int:
-    # -1, no token before, maps to a key of its own.
+def pair_key(before: TokenId, token: TokenId) -> int:
+    """Number a pair of tokens; -1, no token before, makes a key of its own."""
     return (before + 1) << 32 | token
+
+
+def last_places(tokens: Sequence[TokenId], *, by_pair: bool) -> NDArray[np.int32]:
+    """List the last place of every key of a text: rows of earlier ones would be overwritten.
+
+    Args:
+        tokens: the text.
+        by_pair: keys are pairs of tokens; else single ones.
+
+    Returns:
+        int32, ascending.
+    """
+    keys = np.array(tokens, dtype=np.int64)
+    if by_pair:
+        keys[1:] |= (keys[:-1] + 1) << 32
+    _, from_end = np.unique(keys[::-1], return_index=True)
+    return np.sort(len(keys) - 1 - from_end).astype(np.int32)

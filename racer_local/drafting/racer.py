@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from racer_local.config import DraftConfig
 from racer_local.drafting.base import Rows, StepOutcome
-from racer_local.drafting.copy_logit import CopyLogit, Row
+from racer_local.drafting.copy_logit import CopyLogit, Row, last_places
 from racer_local.drafting.ngram import NgramAutomaton
 from racer_local.tree import ROOT, DraftTree, NodeId, Source, TokenId
 
@@ -95,14 +95,9 @@ class RacerDrafter:
 
     def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
         """Want the row of the last place of every key: earlier ones would be overwritten."""
-        if self._table is None or not len(tokens):
+        if self._table is None:
             return np.zeros(0, dtype=np.int32)
-        keys = np.asarray(tokens, dtype=np.int64)
-        if self._table.has_two_token_keys:
-            keys = keys.copy()
-            keys[1:] |= (keys[:-1] + 1) << 32
-        _, from_end = np.unique(keys[::-1], return_index=True)
-        return np.sort(len(keys) - 1 - from_end).astype(np.int32)
+        return last_places(tokens, by_pair=self._table.has_two_token_keys)
 
     def learn(self, rows: Rows) -> None:
         """Store rows of the given text; of places no longer known, none."""

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.drafting.copy_logit import Row
+from racer_local.drafting.copy_logit import Row, pair_key
 from racer_local.errors import ConfigError
 from racer_local.tree import TokenId
 
@@ -129,7 +129,7 @@ class RowMemory:
 
     def two(self, before: TokenId, token: TokenId) -> Row | None:
         """Look up the row of ``token`` after ``before``."""
-        return self._find((before + 1) << 32 | token)
+        return self._find(pair_key(before, token))
 
     def one(self, token: TokenId) -> Row | None:
         """Look up the row of ``token``, whatever came before it."""

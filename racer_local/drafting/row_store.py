@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.drafting.copy_logit import Row, RowTable
+from racer_local.drafting.copy_logit import Row, RowTable, pair_key
 from racer_local.tree import TokenId
 
 __all__ = ["RowStore"]
@@ -60,7 +60,7 @@ class RowStore:
         """
         if not pairs:
             return
-        self._two.store([(before + 1) << 32 | token for before, token in pairs], ids, probs)
+        self._two.store([pair_key(before, token) for before, token in pairs], ids, probs)
         # Of a token that occurs more than once, the last two rows count.
         latest: dict[TokenId, int] = {}
         previous: dict[TokenId, int] = {}
@@ -85,7 +85,7 @@ class RowStore:
 
     def two(self, before: TokenId, token: TokenId) -> Row | None:
         """Look up the row of ``token`` after ``before``."""
-        return self._two.get((before + 1) << 32 | token)
+        return self._two.get(pair_key(before, token))
 
     def one(self, token: TokenId) -> Row | None:
         """Look up the latest row of ``token``."""
