@@ -205,8 +205,10 @@ class CostModel:
         return cls(points, n_max=n_max, is_fixed=True)
 
     @classmethod
-    def of_probe(cls, points: Sequence[tuple[int, float]], n_max: int) -> CostModel:
-        """Make a model of what a probe had time for.
+    def of_probe(
+        cls, points: Sequence[tuple[int, float]], n_max: int, context_cost: float = 0.0
+    ) -> CostModel:
+        """Make a model of what a probe in an empty context had time for.
 
         Beyond the largest measured step the default shape goes on from there, as a guess.
 
@@ -220,7 +222,7 @@ class CostModel:
             (n, seconds + scale * (DEFAULT_CURVE(n) - DEFAULT_CURVE(last)))
             for n in range(last + 1, n_max + 1)
         ]
-        model = cls([*points, *guessed], n_max=n_max)
+        model = cls([*points, *guessed], n_max=n_max, context_cost=context_cost)
         for n, _ in guessed:
             model._seen[n] = 0
         return model
@@ -292,6 +294,7 @@ class CostModel:
         n_max = self.n_max
         self._base = [first, *(first * DEFAULT_CURVE(n) for n in range(1, n_max + 1))]
         self._seen = [0, _KNOWN, *([0] * (n_max - 1))]
+        self._context_cost *= self._level
         self._level = 1.0
         self._recent.clear()
         self._between.clear()

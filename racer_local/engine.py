@@ -110,7 +110,8 @@ class Engine:
         """Know what steps cost here; measured once, by a short probe of the empty target."""
         if self.cost is None and self.target.max_nodes:
             n_max = self.target.max_nodes + 1
-            self.cost = CostModel.of_probe(probe_steps(self.target, n_max), n_max)
+            probe = probe_steps(self.target, n_max)
+            self.cost = CostModel.of_probe(probe.points, n_max, probe.context_cost)
         return self.cost
 
     def generate(

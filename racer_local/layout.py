@@ -74,6 +74,8 @@ def lay_out(tree: DraftTree, n_seq: int) -> TreeLayout:
     Raises:
         ValueError: the tree has more leaves than there are sequences.
     """
+    if len(tree) == 1:
+        return TreeLayout([ROOT], [0], [0], [0], [n_seq], n_seq)
     nodes: list[NodeId] = []
     row_of = [0] * len(tree)
     stack = [ROOT]

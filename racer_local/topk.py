@@ -67,7 +67,7 @@ def _fill(row: _Floats, ids: _Ids, probs: _Floats, scratch: _Floats) -> bool:
     k = len(ids)
     candidates = _candidates(row, k)
     values = row[candidates]
-    order = np.argsort(-values, kind="stable")[:k]
+    order = (-values).argsort(kind="stable")[:k]
     if len(order) < k:
         return False
     ids[:] = candidates[order]
@@ -91,8 +91,8 @@ def _candidates(row: _Floats, k: int) -> NDArray[np.intp]:
     # Elements after the last full group need no maximum: without them the bound is still low
     # enough, and the comparison looks at the whole row.
     maxima = row[: n_groups * _GROUP].reshape(_GROUP, n_groups).max(axis=0)
-    bound = np.partition(maxima, n_groups - k)[n_groups - k]
-    return np.flatnonzero(row >= bound)
+    maxima.partition(n_groups - k)
+    return (row >= maxima[n_groups - k]).nonzero()[0]
 
 
 def _sum_exp(row: _Floats, shift: float, scratch: _Floats) -> float:

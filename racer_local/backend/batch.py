@@ -68,6 +68,21 @@ class BatchWriter:
         self._wants_logits[np.asarray(wanted, np.int64)] = 1
         self._check_vocabulary(n)
 
+    def write_token(self, token: TokenId, position: int) -> None:
+        """Fill the batch with one token of all sequences, whose logits are read.
+
+        Raises:
+            ValueError: the token is outside the vocabulary.
+        """
+        if not 0 <= token < self._n_vocab:
+            raise ValueError(f"a token id is outside the vocabulary of {self._n_vocab}")
+        self.batch.n_tokens = 1
+        self._tokens[0] = token
+        self._positions[0] = position
+        self._n_ids[0] = self._n_seq
+        self._id_pointers[0] = self._ids_address
+        self._wants_logits[0] = 1
+
     def write_tree(self, tree: DraftTree, layout: TreeLayout, n_past: int) -> None:
         """Fill the batch with a draft tree; the logits of every row are read.
 

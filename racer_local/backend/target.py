@@ -23,7 +23,7 @@ from racer_local.backend.sampler import Sampler
 from racer_local.config import ModelConfig, SamplingConfig
 from racer_local.errors import ClosedError, DecodeError, ModelLoadError
 from racer_local.layout import TreeLayout, lay_out, plan_commit
-from racer_local.tree import DraftTree, NodeId, TokenId
+from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
 
 __all__ = ["LlamaTarget"]
 
@@ -64,6 +64,8 @@ class LlamaTarget:
         # Batch place per row of logits; None where every place has a row.
         self._row_places: NDArray[np.int64] | None = None
         self._n_rows = 0
+        self._logits = np.empty((0, model.n_vocab), np.float32)
+        self._logits_address = 0
         # Cells past the text may exist: a decode or commit is under way, or was cut short.
         self._is_dirty = False
         self.n_vocab = model.n_vocab
@@ -178,10 +180,13 @@ class LlamaTarget:
         pointer = llama_cpp.llama_get_logits(self._ctx)
         if not pointer:
             raise DecodeError(-3, "llama.cpp returned no logits")
-        address = ctypes.cast(pointer, ctypes.c_void_p).value
-        size = self._n_rows * self.n_vocab
-        buffer = (ctypes.c_float * size).from_address(address or 0)
-        return np.ctypeslib.as_array(buffer).reshape(self._n_rows, self.n_vocab)
+        address = ctypes.addressof(pointer.contents)
+        # Making a view costs more than all else here, and llama.cpp seldom moves its buffer.
+        if address != self._logits_address or self._n_rows > len(self._logits):
+            buffer = (ctypes.c_float * (self._n_rows * self.n_vocab)).from_address(address)
+            self._logits = np.ctypeslib.as_array(buffer).reshape(self._n_rows, self.n_vocab)
+            self._logits_address = address
+        return self._logits[: self._n_rows]
 
     def prefill(
         self, tokens: Sequence[TokenId], wanted: Sequence[int] | NDArray[np.int32]
@@ -206,7 +211,11 @@ class LlamaTarget:
         """Evaluate a draft tree after the text; see ``Target.decode_tree``."""
         self._require_open()
         layout = lay_out(tree, self.max_leaves)
-        self._batch.write_tree(tree, layout, len(self.tokens))
+        # Most steps of a machine on which drafts seldom pay: half the work outside llama.cpp.
+        if len(tree) == 1:
+            self._batch.write_token(tree.tokens[ROOT], len(self.tokens))
+        else:
+            self._batch.write_tree(tree, layout, len(self.tokens))
         self._n_rows = 0
         self._is_dirty = True
         try:

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from racer_local.config import DraftConfig
 from racer_local.cost import DEFAULT_CURVE, CostModel
 from racer_local.drafting.base import Rows, StepOutcome
-from racer_local.drafting.candidates import Candidates, PlaceRows, describe, row_places
-from racer_local.drafting.copy_logit import Row, last_places
+from racer_local.drafting.candidates import Candidates, PlaceRows, describe
+from racer_local.drafting.copy_logit import last_places
 from racer_local.drafting.estimate import N_HITS, Estimator
 from racer_local.drafting.guard import Guard
 from racer_local.drafting.occurrences import OccurrenceIndex, Occurrences
 from racer_local.drafting.planner import StepTimes, plan
 from racer_local.drafting.reliability import Reliability
 from racer_local.drafting.row_memory import RowMemory
-from racer_local.drafting.row_store import RowStore
+from racer_local.drafting.row_store import RowPlaces, RowStore, row_places
 from racer_local.tree import ROOT, DraftTree, NodeId, Source, TokenId
 
 __all__ = ["AutoDrafter"]
@@ -113,7 +113,7 @@ class AutoDrafter:
         self.reliability = Reliability()
         self._memory = memory
         self._index = OccurrenceIndex()
-        self._rows = RowStore(config.breadth)
+        self._rows = RowStore()
         self._steps_key: tuple[int, int, int] | None = None
         self._steps = StepTimes([1.0, 1.0])
         self.begin()
@@ -131,8 +131,8 @@ class AutoDrafter:
         self._answer_start = 0
         self._hits = 0.5
         # The row of the place before the root, and which place it is of.
-        self._last_row: tuple[int, Row] | None = None
-        self._last_places: dict[TokenId, int] = {}
+        self._last_row: tuple[int, RowPlaces] | None = None
+        self._last_places: RowPlaces = {}
         self._step_time: tuple[float, float] | None = None
         self.guard.reset()
 
@@ -170,7 +170,7 @@ class AutoDrafter:
         self._root = None
 
     def _keep_last(self, position: int, rows: Rows, place: int) -> None:
-        self._last_row = position, (rows.ids[place].tolist(), rows.probs[place].tolist())
+        self._last_row = position, row_places(rows.ids[place].tolist(), rows.probs[place].tolist())
 
     # ---------------------------------------------------------------- drafting
 
@@ -237,7 +237,7 @@ class AutoDrafter:
             text = self._index.text
             self._last_places = {}
             if self._last_row is not None and self._last_row[0] == self._index.n_tokens - 2:
-                self._last_places = row_places(self._last_row[1])
+                self._last_places = self._last_row[1]
             before = text[-2] if len(text) > 1 else -1
             self._root = self._place(self._index.latest(), before, text[-1])
         return self._root
@@ -251,12 +251,13 @@ class AutoDrafter:
 
     def _place(self, found: Occurrences, before: TokenId, token: TokenId) -> _Place:
         two, one = self._rows.two(before, token), self._rows.one(token)
-        remembered = None
+        remembered: RowPlaces | None = None
         asks_memory = self._memory is not None and two is None
         if asks_memory and self._memory is not None:
-            remembered = self._memory.two(before, token)
-            if remembered is None and one is None:
-                remembered = self._memory.one(token)
+            row = self._memory.two(before, token)
+            if row is None and one is None:
+                row = self._memory.one(token)
+            remembered = row_places(*row) if row is not None else None
         rows = PlaceRows(
             two=two,
             one=one,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from racer_local.drafting.copy_logit import Row
 from racer_local.drafting.estimate import (
     BLEND,
     DISTANCE_BIN,
@@ -29,19 +28,17 @@ from racer_local.drafting.estimate import (
     N_SHARES,
     OLD,
     ONE,
-    PROB_BIN,
     SHARE_BIN,
     TWO,
     WHERE,
     Cells,
 )
 from racer_local.drafting.occurrences import OccurrenceIndex, Occurrences
+from racer_local.drafting.row_store import RowPlaces
 from racer_local.tree import TokenId
 
-__all__ = ["Candidates", "PlaceRows", "describe", "row_places"]
+__all__ = ["Candidates", "PlaceRows", "describe"]
 
-# Tokens of a row below this probability are no candidates.
-_MIN_PROB = 0.01
 _ABSENT, _UNLISTED = 0, 1
 _NO_MEMORY = MEMORY + N_ROW
 # A match longer by one token weighs three times as much; beyond 12 tokens all weigh alike.
@@ -76,32 +73,15 @@ class PlaceRows:
         old: the one of the last token before that.
         memory: from other texts.
         has_memory: whether a memory was asked.
-        last: of the last decoded place before the root, as places in the row (``row_places``).
+        last: of the last decoded place before the root.
     """
 
-    two: Row | None
-    one: Row | None
-    old: Row | None
-    memory: Row | None
+    two: RowPlaces | None
+    one: RowPlaces | None
+    old: RowPlaces | None
+    memory: RowPlaces | None
     has_memory: bool
-    last: dict[TokenId, int]
-
-
-def row_places(row: Row | None) -> dict[TokenId, int]:
-    """Number the cells, within a block of ``N_ROW``, of the tokens that a row names."""
-    places: dict[TokenId, int] = {}
-    if row is None:
-        return places
-    rank_offset = 2
-    for token, prob in zip(row[0], row[1], strict=False):
-        # Rows are sorted; a prob of 0 pads short ones. "not" also ends at NaN.
-        if not prob >= _MIN_PROB:
-            break
-        if token not in places:
-            places[token] = rank_offset + PROB_BIN[min(1000, int(prob * 1000))]
-            if rank_offset < 2 + 3 * N_PROBS:
-                rank_offset += N_PROBS
-    return places
+    last: RowPlaces
 
 
 class _Matches:
@@ -161,8 +141,8 @@ def describe(
         answer_start: position from which on the text was generated.
     """
     matches = _Matches(index, found)
-    two, one = row_places(rows.two), row_places(rows.one)
-    old, memory, last = row_places(rows.old), row_places(rows.memory), rows.last
+    two, one, old, memory = rows.two or {}, rows.one or {}, rows.old or {}, rows.memory or {}
+    last = rows.last
     no_two = _ABSENT if rows.two is None else _UNLISTED
     no_one = _ABSENT if rows.one is None else _UNLISTED
     no_old = _ABSENT if rows.old is None else _UNLISTED

@@ -94,7 +94,7 @@ _MAX_PROB = 0.999
 class Estimator:
     """Weights of all cells; estimates, calibrates and learns."""
 
-    __slots__ = ("_expected", "_rate", "_taken", "weights")
+    __slots__ = ("_expected", "_rate", "_ratios", "_taken", "weights")
 
     def __init__(self, weights: Sequence[float] | None = None, rate: float = _RATE) -> None:
         """Start from the shipped priors.
@@ -114,6 +114,7 @@ class Estimator:
         self._rate = rate
         self._expected = [_RANGE_PRIOR * (i + 0.5) / _N_RANGES for i in range(_N_RANGES)]
         self._taken = list(self._expected)
+        self._ratios = [1.0] * _N_RANGES
 
     def estimate(self, cells: Sequence[Cells]) -> list[float]:
         """Estimate for each candidate of one place that it comes next, not yet calibrated."""
@@ -129,14 +130,17 @@ class Estimator:
         The correction is interpolated between the middles of the ranges. The results add up to
         1 at most.
         """
-        ratios = [t / e for t, e in zip(self._taken, self._expected, strict=True)]
+        ratios, last = self._ratios, _N_RANGES - 1
         corrected = []
         for prob in probs:
             place = prob * _N_RANGES - 0.5
-            low = int(place) if place > 0.0 else 0
-            high = min(low + 1, _N_RANGES - 1)
-            part = min(max(place - low, 0.0), 1.0)
-            ratio = ratios[low] + part * (ratios[high] - ratios[low])
+            if place <= 0.0:
+                corrected.append(prob * ratios[0])
+                continue
+            low = int(place)
+            ratio = ratios[low]
+            if low < last:
+                ratio += (place - low) * (ratios[low + 1] - ratio)
             corrected.append(min(prob * ratio, _MAX_PROB))
         total = sum(corrected)
         return [prob / total for prob in corrected] if total > 1.0 else corrected
@@ -146,6 +150,7 @@ class Estimator:
         place = min(_N_RANGES - 1, int(prob * _N_RANGES))
         self._expected[place] = _RANGE_MEMORY * self._expected[place] + prob
         self._taken[place] = _RANGE_MEMORY * self._taken[place] + is_taken
+        self._ratios[place] = self._taken[place] / self._expected[place]
 
     def learn(self, cells: Sequence[Cells], probs: Sequence[float], taken: int) -> None:
         """Learn from what came: ``taken`` is the place in ``cells``, -1 for none of them.

@@ -1,27 +1,79 @@
-"""Copy-Logit rows of the current text, three per place. Layer: pure.
+"""Copy-Logit rows of the current text, three per place, as cells of the estimates. Layer: pure.
 
 The row of the last two tokens, and the two latest rows of the last token: what the model ranked
 high the time before last is often right where the last time's row is not. Of the ideas for more
 candidates (continuations of one token, the row of the place before as a source, rows keyed by
 three tokens) this was the only one that helped in replay, from 1.339 to 1.350 on a steep curve
 and from 2.57 to 2.58 on a flat one.
+
+A row is looked up several times at every place of a draft and stored once, so it is kept as the
+estimates want it: the place of each of its tokens among the cells of a row.
 """
 
 from __future__ import annotations
 
+import sys
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.drafting.copy_logit import Row, RowTable, pair_key
+from racer_local.drafting.copy_logit import pair_key
+from racer_local.drafting.estimate import N_PROBS, PROB_BIN
 from racer_local.tree import TokenId
 
-__all__ = ["RowStore"]
+__all__ = ["RowPlaces", "RowStore", "row_places"]
 
-# Rows kept per table; the least recently stored is dropped. Together 6 MB with 8 tokens a row.
+# The place, within a block of ``N_ROW`` cells, of every token that a row names; best first.
+RowPlaces: TypeAlias = dict[TokenId, int]
+
+# Rows kept per table; the least recently stored is dropped. Full tables hold 10 to 15 MB.
 _MAX_TWO_TOKEN_ROWS = 16_384
 _MAX_ONE_TOKEN_ROWS = 8_192
+# Tokens of a row below this probability are no candidates.
+_MIN_PROB = 0.01
+# A dictionary of a few tokens and their numbers; an entry of an ordered dictionary with its key.
+_ROW_BYTES, _ENTRY_BYTES = 420, 140
+
+
+def row_places(tokens: Sequence[TokenId], probs: Sequence[float]) -> RowPlaces:
+    """Number the cells of the tokens that a row names.
+
+    Args:
+        tokens: likeliest first.
+        probs: of each; 0 pads short rows.
+    """
+    places: RowPlaces = {}
+    rank_offset = 2
+    for token, prob in zip(tokens, probs, strict=False):
+        # Written so that it also ends at NaN.
+        if not prob >= _MIN_PROB:
+            break
+        if token not in places:
+            places[token] = rank_offset + PROB_BIN[min(1000, int(prob * 1000))]
+            if rank_offset < 2 + 3 * N_PROBS:
+                rank_offset += N_PROBS
+    return places
+
+
+class _Table:
+    """The most recently stored rows, for a bounded number of keys."""
+
+    __slots__ = ("_capacity", "rows")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self.rows: OrderedDict[int, RowPlaces] = OrderedDict()
+
+    def store(self, key: int, row: RowPlaces) -> RowPlaces | None:
+        """Keep the row, and return the one that had its key."""
+        before = self.rows.pop(key, None)
+        self.rows[key] = row
+        if len(self.rows) > self._capacity:
+            self.rows.popitem(last=False)
+        return before
 
 
 class RowStore:
@@ -29,11 +81,9 @@ class RowStore:
 
     __slots__ = ("_old", "_one", "_two")
 
-    def __init__(self, width: int) -> None:
-        """Make an empty store of rows with ``width`` tokens."""
-        self._two = RowTable(_MAX_TWO_TOKEN_ROWS, width)
-        self._one = RowTable(_MAX_ONE_TOKEN_ROWS, width)
-        self._old = RowTable(_MAX_ONE_TOKEN_ROWS, width)
+    def __init__(self) -> None:
+        """Make an empty store."""
+        self.clear()
 
     @property
     def capacity(self) -> int:
@@ -42,8 +92,9 @@ class RowStore:
 
     def clear(self) -> None:
         """Forget all rows."""
-        for table in (self._two, self._one, self._old):
-            table.clear()
+        self._two = _Table(_MAX_TWO_TOKEN_ROWS)
+        self._one = _Table(_MAX_ONE_TOKEN_ROWS)
+        self._old = _Table(_MAX_ONE_TOKEN_ROWS)
 
     def learn(
         self,
@@ -51,50 +102,38 @@ class RowStore:
         ids: NDArray[np.int32],
         probs: NDArray[np.float32],
     ) -> None:
-        """Store rows.
+        """Store rows, the latest last.
 
         Args:
             pairs: per row the token before (-1 if there is none) and the token it belongs to.
             ids: int32 [n, k], likeliest first.
             probs: float32 [n, k].
         """
-        if not pairs:
-            return
-        self._two.store([pair_key(before, token) for before, token in pairs], ids, probs)
-        # Of a token that occurs more than once, the last two rows count.
-        latest: dict[TokenId, int] = {}
-        previous: dict[TokenId, int] = {}
-        for i, (_, token) in enumerate(pairs):
-            if token in latest:
-                previous[token] = latest[token]
-            latest[token] = i
-        self._age([token for token in latest if token not in previous])
-        if previous:
-            places = list(previous.values())
-            self._old.store(list(previous), ids[places], probs[places])
-        places = list(latest.values())
-        self._one.store(list(latest), ids[places], probs[places])
+        for (before, token), some_ids, some_probs in zip(
+            pairs, ids.tolist(), probs.tolist(), strict=True
+        ):
+            row = row_places(some_ids, some_probs)
+            self._two.store(pair_key(before, token), row)
+            replaced = self._one.store(token, row)
+            if replaced is not None:
+                self._old.store(token, replaced)
 
-    def _age(self, tokens: Sequence[TokenId]) -> None:
-        """Copy the latest rows of these tokens to the older ones."""
-        known = [(token, row) for token in tokens if (row := self._one.get(token)) is not None]
-        if known:
-            ids = np.array([row[0] for _, row in known], dtype=np.int32)
-            probs = np.array([row[1] for _, row in known], dtype=np.float32)
-            self._old.store([token for token, _ in known], ids, probs)
-
-    def two(self, before: TokenId, token: TokenId) -> Row | None:
+    def two(self, before: TokenId, token: TokenId) -> RowPlaces | None:
         """Look up the row of ``token`` after ``before``."""
-        return self._two.get(pair_key(before, token))
+        return self._two.rows.get(pair_key(before, token))
 
-    def one(self, token: TokenId) -> Row | None:
+    def one(self, token: TokenId) -> RowPlaces | None:
         """Look up the latest row of ``token``."""
-        return self._one.get(token)
+        return self._one.rows.get(token)
 
-    def old(self, token: TokenId) -> Row | None:
+    def old(self, token: TokenId) -> RowPlaces | None:
         """Look up the row of ``token`` before the latest one."""
-        return self._old.get(token)
+        return self._old.rows.get(token)
 
     def size_bytes(self) -> int:
-        """Estimate the memory held."""
-        return self._two.size_bytes() + self._one.size_bytes() + self._old.size_bytes()
+        """Estimate the memory held, Python's own objects included."""
+        tables = [table.rows for table in (self._two, self._one, self._old)]
+        # A row is shared by the tables: only those of two tokens and the older ones are counted.
+        n_rows = len(tables[0]) + len(tables[2])
+        entries = sum(sys.getsizeof(rows) + _ENTRY_BYTES * len(rows) for rows in tables)
+        return _ROW_BYTES * n_rows + entries

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from racer_local.drafting.candidates import row_places
 from racer_local.drafting.estimate import N_CELLS, N_ROW, Estimator
 from racer_local.drafting.prior_weights import PRIOR_CENTI_WEIGHTS
 from racer_local.drafting.reliability import Reliability
+from racer_local.drafting.row_store import row_places
 from racer_local.tree import ROOT, DraftTree, Source
 
 
@@ -75,13 +75,12 @@ def test_calibration_makes_estimates_mean_what_they_say() -> None:
 
 
 def test_a_row_gives_each_token_the_cell_of_its_first_rank() -> None:
-    places = row_places(([7, 8, 7, 9, 5, 6, 4], [0.6, 0.2, 0.1, 0.05, 0.03, 0.005, 0.0]))
+    places = row_places([7, 8, 7, 9, 5, 6, 4], [0.6, 0.2, 0.1, 0.05, 0.03, 0.005, 0.0])
     assert list(places) == [7, 8, 9, 5]
     assert len(set(places.values())) == 4
     assert all(2 <= place < N_ROW for place in places.values())
-    assert row_places(None) == {}
-    assert row_places(([1], [float("nan")])) == {}
-    assert row_places(([1, 2], [1.0, 1.5]))[1] < N_ROW
+    assert row_places([1], [float("nan")]) == {}
+    assert row_places([1, 2], [1.0, 1.5])[1] < N_ROW
 
 
 def test_reliability_counts_the_children_of_accepted_nodes_given_their_parent() -> None:
