@@ -21,12 +21,14 @@ __all__ = [
     "DraftConfig",
     "DraftMode",
     "GenerationConfig",
+    "KvType",
     "ModelConfig",
     "SamplingConfig",
 ]
 
 Device: TypeAlias = Literal["auto", "cpu", "metal", "cuda", "vulkan"]
 DraftMode: TypeAlias = Literal["auto", "racer", "retrieval", "logits", "last-logit", "pld", "off"]
+KvType: TypeAlias = Literal["f16", "q8_0", "f32"]
 
 # llama.cpp's own LLAMA_MAX_SEQ is 256; one sequence id is kept free as scratch space.
 MAX_LEAVES = 255
@@ -185,7 +187,10 @@ class ModelConfig:
         n_batch: most tokens evaluated in one call while reading the prompt.
         max_nodes: most draft nodes in one step.
         max_leaves: most branches of one draft tree.
-        kv_type: element type of the KV cache, by its ggml name.
+        kv_type: element type of the KV cache, by its ggml name; None takes f16, or q8_0 where
+            ``exact`` needs it.
+        exact: give the very tokens of plain decoding with the same settings. Takes a q8_0 cache
+            and only trees whose rows were found bit-identical to single ones on this machine.
     """
 
     path: Path
@@ -197,7 +202,8 @@ class ModelConfig:
     n_batch: int = 512
     max_nodes: int = 64
     max_leaves: int = 64
-    kv_type: Literal["f16", "q8_0", "f32"] = "f16"
+    kv_type: KvType | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -213,6 +219,19 @@ class ModelConfig:
         _require_int("batch size", self.n_batch, 1, 2**16)
         _require_int("max nodes", self.max_nodes, 0, MAX_LEAVES)
         _require_int("max leaves", self.max_leaves, 1, MAX_LEAVES)
-        kv_types = ("f16", "q8_0", "f32")
-        _require(self.kv_type in kv_types, "KV type", self.kv_type, "one of " + ", ".join(kv_types))
+        if self.kv_type is not None:
+            known = get_args(KvType)
+            _require(self.kv_type in known, "KV type", self.kv_type, "one of " + ", ".join(known))
+        _require(isinstance(self.exact, bool), "exact", self.exact, "True or False")
+        if self.exact and self.kv_type not in (None, "q8_0"):
+            raise ConfigError(
+                f"exact decoding needs a q8_0 KV cache, and {self.kv_type} was asked for: with it "
+                "llama.cpp computes single tokens in another way than several; leave the KV type "
+                "out, or decode without exact"
+            )
         os.fspath(self.path)
+
+    @property
+    def kv_cache_type(self) -> KvType:
+        """The element type of the KV cache, chosen where none was asked for."""
+        return self.kv_type or ("q8_0" if self.exact else "f16")

@@ -14,10 +14,11 @@ import os
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
-from racer_local.config import ModelConfig
+from racer_local.config import MAX_LEAVES, ModelConfig
 from racer_local.cost import CostModel
 from racer_local.errors import ConfigError
 
@@ -54,8 +55,9 @@ class CostStore:
             str(n_threads),
             config.device,
             str(config.n_gpu_layers),
-            config.kv_type,
+            config.kv_cache_type,
             str(config.max_nodes),
+            str(config.exact),
         )
         name = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
         folder = platformdirs.user_cache_path("racer-local", appauthor=False) / "costs"
@@ -71,6 +73,23 @@ class CostStore:
             logger.debug("no saved costs: %s", error)
             return None
 
+    def load_exact_rows(self) -> int | None:
+        """Return how many rows were found to be computed exactly, if that is known and fresh."""
+        path = self._path.with_suffix(".exact.json")
+        try:
+            if time.time() - path.stat().st_mtime > _FRESH_S:
+                return None
+            n_rows = json.loads(path.read_text(encoding="utf-8"))["exact_rows"]
+            is_count = type(n_rows) is int and 1 <= n_rows <= MAX_LEAVES + 1
+            return n_rows if is_count else None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.debug("no saved exact rows: %s", error)
+            return None
+
+    def save_exact_rows(self, n_rows: int) -> None:
+        """Keep how many rows are computed exactly; a failure is only logged."""
+        self._write(self._path.with_suffix(".exact.json"), {"exact_rows": n_rows})
+
     def save(self, cost: CostModel) -> None:
         """Write the costs; a failure costs the next run a second and is only logged.
 
@@ -78,12 +97,15 @@ class CostStore:
         """
         if not _CALM[0] < cost.level < _CALM[1]:
             return
-        draft = self._path.with_suffix(f".{os.getpid()}")
+        self._write(self._path, cost.to_dict())
+
+    def _write(self, path: Path, content: dict[str, Any]) -> None:
+        draft = path.with_suffix(f".{os.getpid()}")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(cost.to_dict()), encoding="utf-8")
-            os.replace(draft, self._path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(content), encoding="utf-8")
+            os.replace(draft, path)
         except OSError as error:
-            logger.debug("costs were not saved: %s", error)
+            logger.debug("%s was not saved: %s", path.name, error)
             with contextlib.suppress(OSError):
                 draft.unlink()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 
 from racer_local.backend.base import Target, TokenSampler
 from racer_local.closing import Closing
@@ -88,9 +89,16 @@ class Engine:
             draft: settings, or a drafter of one's own.
             budget: most draft nodes in one step, for a drafter of one's own.
 
+        On an exact target a larger budget is cut to what stays exact.
+
         Raises:
             ConfigError: the target was opened for smaller trees.
         """
+        if self.target.is_exact and self.target.max_nodes:
+            if isinstance(draft, DraftConfig):
+                draft = replace(draft, budget=min(draft.budget, self.target.max_nodes))
+            elif budget is not None:
+                budget = min(budget, self.target.max_nodes)
         if isinstance(draft, DraftConfig):
             cost = self._measured_cost() if draft.mode == "auto" else None
             drafter, mode = make_drafter(draft, cost, self._row_memory), str(draft.mode)
@@ -196,8 +204,11 @@ class Engine:
                 raise
             generation.finish_reason = "cancelled"
         finally:
-            # The text keeps what was emitted, whoever stopped where: the last token is not in
-            # the cache, and tokens of a step that nobody asked for are taken back.
+            # The text keeps what was emitted, whoever stopped where, and as plain decoding leaves
+            # it: the last token has not been read unless it led to the end. The next prompt is
+            # then read from the same place on, in the same batches, whatever was drafted here.
+            if n_keep > len(request.prompt) and generation.finish_reason != "stop":
+                n_keep -= 1
             self.target.rewind(min(n_keep, len(self.target.tokens)))
             if sampler is not None:
                 sampler.close()

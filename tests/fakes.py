@@ -48,6 +48,7 @@ class ScriptedTarget:
         self._rows = np.empty((0, n_vocab), np.float32)
         self._tree: DraftTree | None = None
         self.is_stopped = False
+        self.is_exact = False
 
     def row_after(self, text: Sequence[TokenId]) -> NDArray[np.float32]:
         seed = sum((i + 1) * 1_000_003**i * t for i, t in enumerate(text[-2:], 1)) % 2**32

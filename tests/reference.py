@@ -53,7 +53,7 @@ def _penalise(
 class PlainLlama:
     """``llama_cpp.Llama`` with flash attention and the threads that we use ourselves."""
 
-    def __init__(self, path: Path, n_ctx: int = 2048) -> None:
+    def __init__(self, path: Path, n_ctx: int = 2048, **more: int) -> None:
         n = physical_cores()
         assert extra_buffers_are_safe(), "this llama.cpp build crashes; reinstall it (make setup)"
         self.llama = llama_cpp.Llama(
@@ -64,6 +64,7 @@ class PlainLlama:
             flash_attn=True,
             swa_full=True,
             verbose=False,
+            **more,
         )
 
     def _logits(self) -> NDArray[np.float32]:

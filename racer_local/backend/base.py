@@ -61,6 +61,10 @@ class Target(Protocol):
     def max_leaves(self) -> int:
         """Most branches of one draft tree."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether ``max_nodes`` is a limit of exactness, which larger budgets are cut to."""
+
     def reuse(self, prompt: Sequence[TokenId]) -> int:
         """Keep what the cache shares with ``prompt``, but not its last token; drop the rest.
 

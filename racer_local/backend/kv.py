@@ -71,6 +71,28 @@ class KvCache:
             self._copy(scratch, seq, start, end)
         self.remove(0, -1, scratch)
 
+    def multiply(self, n_copies: int) -> None:
+        """Add copies of all cells of sequence 0, at the same positions, to every sequence.
+
+        Attention then works on a long context that nobody had to compute: good for measuring,
+        not for text. Only ``clear`` makes a text of it again.
+
+        Raises:
+            DecodeError: llama.cpp could not save or restore the cells.
+        """
+        scratch = self._n_seq
+        size = llama_cpp.llama_state_seq_get_size(self._ctx, 0)
+        saved = (ctypes.c_uint8 * size)()
+        n = llama_cpp.llama_state_seq_get_data(self._ctx, saved, size, 0)
+        if n == 0:
+            raise DecodeError(-3, "llama.cpp could not save cells")
+        for _ in range(n_copies):
+            if llama_cpp.llama_state_seq_set_data(self._ctx, saved, n, scratch) == 0:
+                raise DecodeError(-3, "llama.cpp could not restore cells")
+            for seq in range(self._n_seq):
+                self._copy(scratch, seq, 0, -1)
+            self.remove(0, -1, scratch)
+
     def clear(self) -> None:
         """Empty the cache."""
         llama_cpp.llama_memory_clear(self._memory, False)

@@ -21,7 +21,12 @@ from racer_local.backend.native import (
 )
 from racer_local.backend.sampler import Sampler
 from racer_local.config import ModelConfig, SamplingConfig
-from racer_local.errors import ClosedError, DecodeError, ModelLoadError
+from racer_local.errors import (
+    ClosedError,
+    DecodeError,
+    ModelLoadError,
+    UnsupportedModelError,
+)
 from racer_local.layout import TreeLayout, lay_out, plan_commit
 from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
 
@@ -73,6 +78,7 @@ class LlamaTarget:
         reason = model.cannot_branch_because
         self.max_nodes = 0 if reason else config.max_nodes
         self.max_leaves = 1 if reason else config.max_leaves
+        self.is_exact = config.exact
         self.n_batch = min(config.n_batch, max(self.n_ctx, 1))
         self._abort = AbortFlag()
         self._open(config)
@@ -118,7 +124,7 @@ class LlamaTarget:
         params.n_threads = config.n_threads or physical_cores()
         params.n_threads_batch = config.n_threads_batch or params.n_threads
         params.flash_attn_type = _FLASH_ATTN_ON
-        params.type_k = params.type_v = _KV_TYPES[config.kv_type]
+        params.type_k = params.type_v = _KV_TYPES[config.kv_cache_type]
         params.offload_kqv = params.op_offload = config.device != "cpu"
         params.kv_unified = True
         params.swa_full = True
@@ -129,6 +135,12 @@ class LlamaTarget:
             # Some devices have no flash attention for some head sizes.
             params.flash_attn_type = _FLASH_ATTN_AUTO
             handle = llama_cpp.llama_init_from_model(self.model.handle, params)
+        if not handle and config.exact:
+            detail = last_native_error() or "no reason given"
+            raise UnsupportedModelError(
+                "exact decoding needs a q8_0 KV cache and flash attention, and llama.cpp cannot "
+                f"open this model with them: {detail}; decode without exact"
+            )
         if not handle:
             detail = last_native_error() or "no reason given"
             raise ModelLoadError(
@@ -274,6 +286,15 @@ class LlamaTarget:
         self.tokens.clear()
         self._tree = self._layout = None
         self._is_dirty = False
+
+    def limit_nodes(self, max_nodes: int) -> None:
+        """Take smaller trees from now on."""
+        self.max_nodes = min(self.max_nodes, max_nodes)
+
+    def multiply_cells(self, n_copies: int) -> None:
+        """Make the context look long for measurements; see ``KvCache.multiply``."""
+        self._require_open()
+        self._kv.multiply(n_copies)
 
     def positions(self) -> list[tuple[int, int]]:
         """Return the first and last cached position of every sequence; (-1, -1) is empty."""

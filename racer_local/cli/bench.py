@@ -228,6 +228,7 @@ def _measure(plan: _Plan, options: dict[str, Any]) -> int:
             "device": options["device"],
             "gpu_layers": options["gpu_layers"],
             "flash_attention": True,
+            "exact": options["exact"],
             "temperature": 0,
             "chat": as_chat,
             "skipped": [f"{p.category}/{p.question_id}" for p in race.skipped],

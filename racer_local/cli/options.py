@@ -85,6 +85,11 @@ def model_options(function: _F) -> _F:
             help="Where to compute.",
         ),
         click.option("--gpu-layers", type=int, help="Layers on the GPU.  [default: all]"),
+        click.option(
+            "--exact",
+            is_flag=True,
+            help="The very tokens of plain decoding: q8_0 KV cache, trees of limited size.",
+        ),
     )(function)
 
 
@@ -166,6 +171,7 @@ def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
         n_gpu_layers=options["gpu_layers"],
         max_nodes=draft.budget if draft.mode != "off" else 0,
         max_leaves=draft.max_leaves,
+        exact=options.get("exact", False),
     )
 
 

@@ -1,0 +1,209 @@
+"""The probe for exact rows, on targets that are exact up to a known number of rows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fakes import ScriptedTarget, TreeDrafter, chain
+
+from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
+from racer_local.cost_store import CostStore
+from racer_local.engine import Engine
+from racer_local.errors import ConfigError, UnsupportedModelError
+from racer_local.exactness import limit_to_exact, probe_exact_rows
+from racer_local.tree import DraftTree, NodeId
+
+
+class RoundingTarget(ScriptedTarget):
+    """Rounds differently from some number of rows on, in long contexts, or after side branches."""
+
+    def __init__(
+        self, limit: int, *, long_limit: int | None = None, repairs: bool = True, **options: int
+    ) -> None:
+        super().__init__(n_vocab=997, **{"n_ctx": 4096, "n_batch": 512, **options})
+        self.is_exact = True
+        self.limit = limit
+        self.long_limit = limit if long_limit is None else long_limit
+        self.repairs = repairs
+        self.n_cells = 0
+        self.sizes: list[int] = []
+        self.now = 0.0
+        self.seconds_per_row = 0.0
+        self._is_off = False
+
+    def multiply_cells(self, n_copies: int) -> None:
+        self.n_cells = len(self.tokens) * n_copies
+
+    def limit_nodes(self, max_nodes: int) -> None:
+        self.max_nodes = min(self.max_nodes, max_nodes)
+
+    def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+        super().decode_tree(tree)
+        self.sizes.append(len(tree))
+        self.now += 0.001 + self.seconds_per_row * len(tree)
+        # Rows in the order of a real layout: first children first.
+        nodes: list[NodeId] = []
+        stack = [0]
+        while stack:
+            nodes.append(stack.pop())
+            stack.extend(reversed(tree.children(nodes[-1])))
+        self._rows = self._rows[::-1][nodes].copy()
+        limit = self.long_limit if len(self.tokens) + self.n_cells >= 512 else self.limit
+        if len(tree) > limit or self._is_off:
+            self._rows[-1] += 0.5
+        return nodes
+
+    def commit(self, path: Sequence[NodeId]) -> None:
+        self._is_off = not self.repairs and len(path) > 1 and path[1] != 1
+        super().commit(path)
+
+    def clock(self) -> float:
+        return self.now
+
+    def rewind(self, n_tokens: int) -> None:
+        super().rewind(n_tokens)
+        self._is_off = False
+        if n_tokens == 0:
+            self.n_cells = 0
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 8, 16, 64])
+def test_the_probe_finds_the_last_size_before_a_difference(limit: int) -> None:
+    target = RoundingTarget(limit)
+    assert probe_exact_rows(target, target.clock) == limit
+    assert target.tokens == []
+
+
+def test_large_trees_are_not_tried_where_they_would_never_pay() -> None:
+    target = RoundingTarget(64)
+    target.seconds_per_row = 0.001
+    assert probe_exact_rows(target, target.clock) == 16
+    assert max(target.sizes) == 16
+
+
+@pytest.mark.parametrize(("seconds", "n_rows"), [(0.01, 16), (0.1, 8), (0.5, 4)])
+def test_a_slow_model_is_probed_less(seconds: float, n_rows: int) -> None:
+    target = RoundingTarget(64)
+    target.seconds_per_row = seconds
+    assert probe_exact_rows(target, target.clock) == n_rows
+
+
+def test_a_difference_in_long_contexts_alone_is_found() -> None:
+    assert probe_exact_rows(RoundingTarget(64, long_limit=3)) == 3
+    assert probe_exact_rows(RoundingTarget(64, long_limit=1)) == 1
+
+
+def test_a_difference_in_short_contexts_alone_is_found() -> None:
+    assert probe_exact_rows(RoundingTarget(1, long_limit=16)) == 1
+
+
+def test_a_side_branch_that_leaves_traces_is_found() -> None:
+    assert probe_exact_rows(RoundingTarget(16, repairs=False)) == 1
+    # Chains of two rows have no side branches.
+    assert probe_exact_rows(RoundingTarget(2, repairs=False)) == 2
+
+
+def test_no_size_beyond_the_targets_own_is_tried() -> None:
+    target = RoundingTarget(64, max_nodes=6)
+    assert probe_exact_rows(target) == 7
+    assert max(target.sizes) == 7
+
+
+@pytest.mark.parametrize("n_ctx", [16, 32, 64, 100, 513, 700])
+def test_a_small_context_is_enough(n_ctx: int) -> None:
+    target = RoundingTarget(999, n_ctx=n_ctx)
+    assert probe_exact_rows(target, target.clock) == min(65, n_ctx // 2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CostStore:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return CostStore(ModelConfig(path=path, exact=True), 2, "test")
+
+
+def test_what_the_probe_found_is_kept(store: CostStore) -> None:
+    first = RoundingTarget(8)
+    limit_to_exact(first, store)
+    assert first.max_nodes == 7
+    second = RoundingTarget(8)
+    limit_to_exact(second, store)
+    assert second.max_nodes == 7
+    assert second.sizes == []
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"exact_rows": true}', '{"exact_rows": 0}', '{"exact_rows": 999}']
+)
+def test_a_damaged_record_is_probed_again(store: CostStore, content: str) -> None:
+    store.save_exact_rows(5)
+    [path] = store._path.parent.glob("*.exact.json")
+    assert json.loads(path.read_text()) == {"exact_rows": 5}
+    path.write_text(content)
+    target = RoundingTarget(8)
+    limit_to_exact(target, store)
+    assert target.max_nodes == 7
+
+
+def test_an_old_record_is_probed_again(store: CostStore) -> None:
+    store.save_exact_rows(5)
+    [path] = store._path.parent.glob("*.exact.json")
+    os.utime(path, (0, 0))
+    assert store.load_exact_rows() is None
+
+
+def test_a_model_that_rounds_two_rows_differently_is_refused(store: CostStore) -> None:
+    with pytest.raises(UnsupportedModelError, match="--draft off"):
+        limit_to_exact(RoundingTarget(1), store)
+
+
+def test_plain_decoding_and_inexact_targets_are_not_probed(store: CostStore) -> None:
+    plain = RoundingTarget(1, max_nodes=0)
+    limit_to_exact(plain, store)
+    fast = RoundingTarget(1)
+    fast.is_exact = False
+    limit_to_exact(fast, store)
+    assert plain.sizes == fast.sizes == []
+    assert fast.max_nodes == 64
+
+
+def test_an_exact_target_cuts_budgets_that_are_too_large() -> None:
+    target = ScriptedTarget(max_nodes=15)
+    with pytest.raises(ConfigError):
+        Engine(target, DraftConfig(mode="racer", budget=64))
+    target.is_exact = True
+    engine = Engine(target, DraftConfig(mode="racer", budget=64))
+    assert engine.drafter.budget == 15
+    engine.use(TreeDrafter(lambda text, budget: DraftTree(text[-1])), budget=64)
+    assert engine.drafter.budget == 15
+    engine.use(DraftConfig(mode="racer", budget=3))
+    assert engine.drafter.budget == 3
+
+
+@pytest.mark.parametrize("n_read", range(8))
+def test_an_answer_left_early_leaves_the_same_text_in_the_cache_with_and_without_drafts(
+    n_read: int,
+) -> None:
+    target = ScriptedTarget()
+    greedy = SamplingConfig(temperature=0)
+    plain = Engine(target, DraftConfig(mode="off"))
+    limits = GenerationConfig(max_tokens=20)
+    answer = [event.token for event in plain.generate([1, 2], greedy, limits)]
+
+    def right(text: list[int], budget: int) -> DraftTree:
+        said = len(text) - 2
+        return chain(text[-1], answer[said : said + min(budget, 5)])
+
+    kept = []
+    for drafter in (TreeDrafter(lambda text, budget: DraftTree(text[-1])), TreeDrafter(right)):
+        plain.use(drafter)
+        plain.forget()
+        with plain.generate([1, 2], greedy, limits) as generation:
+            for _ in range(n_read):
+                next(generation)
+        kept.append(target.tokens)
+    assert kept[0] == kept[1]
