@@ -18,6 +18,7 @@ _COMMANDS = {
     "generate": "Answer one prompt, streaming to stdout.",
     "bench": "Measure plain decoding, draft modes and other programs on the same prompts.",
     "warm": "Learn a model's habits from bundled prompts, so that drafting starts warm.",
+    "verify": "Check that drafting leaves the output alone, on this machine.",
     "replay": "Drive a drafter over a recorded trace; needs no model.",
 }
 _INTERRUPTED = 130

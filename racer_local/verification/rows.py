@@ -1,0 +1,139 @@
+"""Are rows of a batch the rows of single tokens, bit for bit? Layer: pure (through a target)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from racer_local.backend.base import Target
+from racer_local.tree import ROOT, DraftTree, Source, TokenId
+from racer_local.verification.plain import PlainDecoder
+
+__all__ = ["RowFacts", "check_rows"]
+
+_N_COMPARED = 16
+# A side branch that won must leave the next rows as they are.
+_N_AFTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What was found in one context.
+
+    Attributes:
+        n_context: tokens read before.
+        n_identical: most rows of one batch that are as single ones are; sizes up to ``n_tried``.
+        n_tried: the largest size tried.
+        tree_is_identical: rows of two branches are as if the other were not there; None where
+            trees of three rows are not identical in the first place.
+        repair_is_identical: rows after a side branch won are as if there had been no tree.
+    """
+
+    n_context: int
+    n_identical: int
+    n_tried: int
+    tree_is_identical: bool | None
+    repair_is_identical: bool | None
+
+
+def check_rows(
+    target: Target, context: Sequence[TokenId], coming: Sequence[TokenId], sizes: Sequence[int]
+) -> RowFacts:
+    """Compare batches of several sizes with single tokens after a context.
+
+    Args:
+        target: its text is replaced.
+        context: text to read first.
+        coming: tokens to evaluate; at least 20.
+        sizes: rows in a batch, rising, at most ``target.max_nodes`` + 1.
+    """
+    rows = _Rows(target, context, coming)
+    n_identical = 1
+    for n in sizes:
+        if not rows.chain_is_identical(n):
+            break
+        n_identical = n
+    can_branch = n_identical >= 3 and target.max_leaves > 1
+    n_tree = min(n_identical, _N_COMPARED)
+    return RowFacts(
+        len(context),
+        n_identical,
+        max(sizes, default=1),
+        rows.tree_is_identical(n_tree) if can_branch else None,
+        rows.repair_is_identical(n_tree) if can_branch else None,
+    )
+
+
+class _Rows:
+    """A context with a text to go on with, and its logits from single tokens."""
+
+    def __init__(
+        self, target: Target, context: Sequence[TokenId], coming: Sequence[TokenId]
+    ) -> None:
+        self._target = target
+        self._coming = list(coming)
+        self._n_past = len(context)
+        plain = PlainDecoder(target, context)
+        self._expected = []
+        for token in self._coming[: _N_COMPARED + _N_AFTER]:
+            plain.read(token)
+            self._expected.append(plain.logits)
+        self._back()
+
+    def _back(self) -> None:
+        self._target.rewind(self._n_past)
+
+    def _add(self, tree: DraftTree, tokens: Sequence[TokenId]) -> list[int]:
+        path = [ROOT]
+        for token in tokens:
+            path.append(tree.add(path[-1], token, Source.LOGITS))
+        return path
+
+    def _same(self, tree: DraftTree, path: Sequence[int]) -> bool:
+        nodes = list(self._target.decode_tree(tree))
+        logits = self._target.logits()
+        return all(
+            np.array_equal(logits[nodes.index(node)], self._expected[depth])
+            for depth, node in enumerate(path)
+        )
+
+    def chain_is_identical(self, n: int) -> bool:
+        """Try one branch of ``n`` rows; more than 16 are evaluated, but not compared."""
+        tokens = (self._coming * (n // len(self._coming) + 1))[:n]
+        tree = DraftTree(tokens[0])
+        path = self._add(tree, tokens[1:])
+        same = self._same(tree, path[:_N_COMPARED])
+        self._back()
+        return same
+
+    def _two_branches(self, n: int) -> tuple[DraftTree, list[int]]:
+        """Make a tree whose first branch is wrong and whose second is the text."""
+        n_right = (n - 1) // 2
+        tree = DraftTree(self._coming[0])
+        wrong = self._coming[-1]
+        if wrong == self._coming[1]:
+            wrong = self._coming[1] - 1 if self._coming[1] else 1
+        self._add(tree, [wrong] * (n - 1 - n_right))
+        return tree, self._add(tree, self._coming[1 : 1 + n_right])
+
+    def tree_is_identical(self, n: int) -> bool:
+        """Try two branches that must not see each other."""
+        tree, path = self._two_branches(n)
+        same = self._same(tree, path)
+        self._back()
+        return same
+
+    def repair_is_identical(self, n: int) -> bool:
+        """Let the second branch win, and go on with single tokens."""
+        tree, path = self._two_branches(n)
+        self._target.decode_tree(tree)
+        self._target.commit(path)
+        same = True
+        for depth in range(len(path), len(path) + _N_AFTER):
+            self._target.decode_tree(DraftTree(self._coming[depth]))
+            same = same and np.array_equal(self._target.logits()[0], self._expected[depth])
+            self._target.commit([ROOT])
+        self._back()
+        return same
