@@ -1,0 +1,130 @@
+"""``verify`` on a real model: all is well as it is, and faults that are put in are found."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp
+import pytest
+from click.testing import CliRunner
+
+from racer_local.backend import target as target_module
+from racer_local.backend.kv import KvCache
+from racer_local.backend.sampler import Sampler
+from racer_local.cli import cli
+from racer_local.config import DraftConfig, ModelConfig
+from racer_local.layout import CopyIds, RemoveIds, lay_out
+from racer_local.text_model import TextModel
+from racer_local.verification.draws import check_draws
+from racer_local.verification.report import faults, worst_p
+from racer_local.verification.runner import QUICK, Findings, Setting, run
+
+# As little as finds every fault.
+SMALL = replace(
+    QUICK, n_prompts=1, n_tokens=16, contexts=(32,), sizes=(2, 3, 4, 8), n_places=1, n_draws=300
+)
+
+
+@pytest.fixture
+def check(smol_path: Path) -> Callable[[], Findings]:
+    @contextmanager
+    def opened(exact: bool) -> Iterator[TextModel]:
+        with TextModel(ModelConfig(path=smol_path, n_ctx=1024, exact=exact)) as model:
+            yield model
+
+    return lambda: run(opened, SMALL)
+
+
+def test_a_sound_program_has_no_faults(check: Callable[[], Findings]) -> None:
+    findings = check()
+    assert faults(findings) == []
+    assert findings.exact is not None
+    assert findings.exact.rows[0].n_identical == 8
+    assert findings.exact.rows[0].tree_is_identical
+    assert findings.exact.rows[0].repair_is_identical
+
+
+def test_a_broken_mask_is_told(
+    check: Callable[[], Findings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def see_all(tree, n_seq):
+        layout = lay_out(tree, n_seq)
+        n = len(layout.nodes)
+        return replace(layout, first_ids=[0] * n, n_ids=[layout.n_seq] * n)
+
+    # The probe for exact rows would refuse a broken mask: it is put in after loading.
+    with_mask = target_module.LlamaTarget.limit_nodes
+
+    def limit(self, max_nodes: int) -> None:
+        with_mask(self, max_nodes)
+        monkeypatch.setattr(target_module, "lay_out", see_all)
+
+    monkeypatch.setattr(target_module.LlamaTarget, "limit_nodes", limit)
+    assert any("mask is broken" in fault for fault in faults(check()))
+
+
+def test_a_skipped_repair_is_told(
+    check: Callable[[], Findings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave_gap(self: KvCache, source: int, start: int, end: int) -> None:
+        for seq in range(self._n_seq):
+            if seq != source:
+                self.apply([RemoveIds(seq, start, -1), CopyIds(source, seq, start, end)])
+        self.apply([RemoveIds(source, end, -1)])
+
+    monkeypatch.setattr(KvCache, "close_gap", leave_gap)
+    found = faults(check())
+    assert any("not put back in order" in fault for fault in found), found
+
+
+def test_a_double_accepted_sampler_is_told(
+    check: Callable[[], Findings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = Sampler.sample
+
+    def twice(self: Sampler, ctx: object, batch_row: int, logits) -> int:
+        token = once(self, ctx, batch_row, logits)
+        if not self._is_argmax:
+            llama_cpp.llama_sampler_accept(self._chain, ctypes.c_int32(token))
+        return token
+
+    monkeypatch.setattr(Sampler, "sample", twice)
+    found = faults(check())
+    assert any("accepts every token twice" in fault for fault in found), found
+
+
+@pytest.mark.parametrize("mode", ["auto", "racer", "retrieval", "logits", "last-logit", "pld"])
+def test_drafting_keeps_the_distribution_over_twenty_thousand_draws(
+    smol: TextModel, mode: str
+) -> None:
+    draft = DraftConfig() if mode == "auto" else DraftConfig(mode=mode, budget=16)
+    prompt = smol.prompt_tokens("red blue red green red blue yellow red green blue red blue")
+    fits = check_draws(smol.engine, prompt, draft, n_places=4, n_draws=5000)
+    assert sum(fit.n_draws for fit in fits) >= 20_000
+    assert worst_p(Setting(draws={mode: fits})) > 0.001
+
+
+def test_the_command_prints_a_verdict_and_json(
+    smol_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from racer_local.verification import runner
+
+    monkeypatch.setattr(runner, "QUICK", SMALL)
+    done = CliRunner().invoke(cli, ["verify", str(smol_path), "--quick", "--ctx", "1024"])
+    assert done.exit_code == 0, done.output
+    assert "Verdict: --exact holds" in done.output
+    done = CliRunner().invoke(cli, ["verify", str(smol_path), "--quick", "--ctx", "1024", "--json"])
+    result = json.loads(done.output)
+    assert result["faults"] == []
+    assert result["exact"]["rows"][0]["n_identical"] == 8
+    assert {"machine", "model", "verdict", "default"} <= result.keys()
+
+
+def test_quick_and_full_exclude_each_other() -> None:
+    done = CliRunner().invoke(cli, ["verify", "x.gguf", "--quick", "--full"])
+    assert done.exit_code == 2
