@@ -31,6 +31,8 @@ def faults(findings: Findings) -> list[str]:
 
 def _setting_faults(setting: Setting, where: str) -> list[str]:
     found = []
+    if setting.failure is not None:
+        found.append(f"{where}a batch was refused: {setting.failure}")
     if any(facts.tree_is_identical is False for facts in setting.rows):
         found.append(
             f"{where}a branch of a draft tree is computed differently when another one is beside "
@@ -123,7 +125,7 @@ def report(findings: Findings) -> str:
     lines.append(_line("order kept when a side branch wins", [_repairs(s) for s in settings]))
     for kind in ("greedy", "seeded"):
         for name in getattr(findings.default, kind):
-            cells = [_same(getattr(setting, kind)[name]) for setting in settings]
+            cells = [_same(getattr(setting, kind).get(name)) for setting in settings]
             lines.append(_line(f"{kind}: {name} = plain", cells))
     lines.append(
         _line("penalties follow the rules", ["no" if s.sampler else "yes" for s in settings])
@@ -162,8 +164,8 @@ def _repairs(setting: Setting) -> str:
     return _yes([facts.repair_is_identical for facts in setting.rows])
 
 
-def _same(agreement: Agreement) -> str:
-    return f"{agreement.n_same} of {agreement.n_answers}"
+def _same(agreement: Agreement | None) -> str:
+    return "-" if agreement is None else f"{agreement.n_same} of {agreement.n_answers}"
 
 
 def _fit(fits: list[Fit]) -> str:

@@ -13,7 +13,7 @@ from racer_local.bench.contest import BenchModel
 from racer_local.bench.runner import write_prompt
 from racer_local.bench.suites import choose
 from racer_local.config import DraftConfig, SamplingConfig
-from racer_local.errors import UnsupportedModelError
+from racer_local.errors import DecodeError, UnsupportedModelError
 from racer_local.tree import TokenId
 from racer_local.verification.agreement import Agreement, check_sampler, compare
 from racer_local.verification.chi_square import Fit
@@ -111,6 +111,7 @@ class Setting:
         sampler: what is wrong with penalties, or None.
         draws: tests of drawn tokens, by mode.
         max_nodes: the largest draft tree it takes.
+        failure: the error that ended the checks early, or None.
     """
 
     rows: list[RowFacts] = field(default_factory=list)
@@ -119,6 +120,7 @@ class Setting:
     sampler: str | None = None
     draws: dict[str, list[Fit]] = field(default_factory=dict)
     max_nodes: int = 0
+    failure: str | None = None
 
 
 @dataclass(slots=True)
@@ -196,9 +198,19 @@ def _has_template(model: BenchModel) -> bool:
 
 
 def _check(model: BenchModel, plan: Plan, prompts: Sequence[list[TokenId]], work: _Work) -> Setting:
+    found = Setting(max_nodes=model.engine.target.max_nodes)
+    try:
+        _fill(found, model, plan, prompts, work)
+    except DecodeError as error:
+        found.failure = str(error)
+    return found
+
+
+def _fill(
+    found: Setting, model: BenchModel, plan: Plan, prompts: Sequence[list[TokenId]], work: _Work
+) -> None:
     engine = model.engine
     target = engine.target
-    found = Setting(max_nodes=target.max_nodes)
     if target.max_nodes:
         text = _long_text(model)
         sizes = [n for n in plan.sizes if n <= target.max_nodes + 1]
@@ -215,7 +227,6 @@ def _check(model: BenchModel, plan: Plan, prompts: Sequence[list[TokenId]], work
             engine, repetitive, plan.draft(mode), n_places=plan.n_places, n_draws=plan.n_draws
         )
         work.done()
-    return found
 
 
 def _name(mode: str) -> str:

@@ -31,16 +31,16 @@ SMALL = replace(
 
 
 @pytest.fixture
-def check(smol_path: Path) -> Callable[[], Findings]:
+def check(smol_path: Path) -> Callable[..., Findings]:
     @contextmanager
     def opened(exact: bool) -> Iterator[TextModel]:
         with TextModel(ModelConfig(path=smol_path, n_ctx=1024, exact=exact)) as model:
             yield model
 
-    return lambda: run(opened, SMALL)
+    return lambda plan=SMALL: run(opened, plan)
 
 
-def test_a_sound_program_has_no_faults(check: Callable[[], Findings]) -> None:
+def test_a_sound_program_has_no_faults(check: Callable[..., Findings]) -> None:
     findings = check()
     assert faults(findings) == []
     assert findings.exact is not None
@@ -50,11 +50,14 @@ def test_a_sound_program_has_no_faults(check: Callable[[], Findings]) -> None:
 
 
 def test_a_broken_mask_is_told(
-    check: Callable[[], Findings], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def see_all(tree, n_seq):
+    def see_siblings(tree, n_seq):
         layout = lay_out(tree, n_seq)
         n = len(layout.nodes)
+        # llama.cpp refuses a sequence with falling positions: only siblings can see each other.
+        if max(layout.depths) > 1 or n == 1:
+            return layout
         return replace(layout, first_ids=[0] * n, n_ids=[layout.n_seq] * n)
 
     # The probe for exact rows would refuse a broken mask: it is put in after loading.
@@ -62,14 +65,15 @@ def test_a_broken_mask_is_told(
 
     def limit(self, max_nodes: int) -> None:
         with_mask(self, max_nodes)
-        monkeypatch.setattr(target_module, "lay_out", see_all)
+        monkeypatch.setattr(target_module, "lay_out", see_siblings)
 
     monkeypatch.setattr(target_module.LlamaTarget, "limit_nodes", limit)
-    assert any("mask is broken" in fault for fault in faults(check()))
+    found = faults(check(replace(SMALL, sizes=(2, 3))))
+    assert any("mask is broken" in fault for fault in found), found
 
 
 def test_a_skipped_repair_is_told(
-    check: Callable[[], Findings], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def leave_gap(self: KvCache, source: int, start: int, end: int) -> None:
         for seq in range(self._n_seq):
@@ -83,7 +87,7 @@ def test_a_skipped_repair_is_told(
 
 
 def test_a_double_accepted_sampler_is_told(
-    check: Callable[[], Findings], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = Sampler.sample
 
@@ -109,17 +113,16 @@ def test_drafting_keeps_the_distribution_over_twenty_thousand_draws(
     assert worst_p(Setting(draws={mode: fits})) > 0.001
 
 
-def test_the_command_prints_a_verdict_and_json(
+def test_the_command_prints_json_with_a_verdict(
     smol_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from racer_local.verification import runner
 
     monkeypatch.setattr(runner, "QUICK", SMALL)
-    done = CliRunner().invoke(cli, ["verify", str(smol_path), "--quick", "--ctx", "1024"])
-    assert done.exit_code == 0, done.output
-    assert "Verdict: --exact holds" in done.output
     done = CliRunner().invoke(cli, ["verify", str(smol_path), "--quick", "--ctx", "1024", "--json"])
+    assert done.exit_code == 0, done.output
     result = json.loads(done.output)
+    assert result["verdict"].startswith("--exact holds")
     assert result["faults"] == []
     assert result["exact"]["rows"][0]["n_identical"] == 8
     assert {"machine", "model", "verdict", "default"} <= result.keys()

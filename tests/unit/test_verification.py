@@ -155,6 +155,7 @@ def test_where_exactness_is_refused_the_verdict_says_why() -> None:
         (lambda f: f.exact.rows.append(RowFacts(9, 16, 16, False, True)), "mask is broken"),
         (lambda f: f.exact.rows.append(RowFacts(9, 16, 16, True, False)), "put back in order"),
         (lambda f: f.exact.rows.append(RowFacts(9, 4, 16, True, True)), "not identical"),
+        (lambda f: setattr(f.exact, "failure", "code -1"), "batch was refused: code -1"),
         (lambda f: setattr(f.default, "sampler", "penalties count double"), "count double"),
         (
             lambda f: f.exact.greedy["auto"].differences.append(Difference(0, 1, 0.01)),
