@@ -187,8 +187,9 @@ class ModelConfig:
         n_batch: most tokens evaluated in one call while reading the prompt.
         max_nodes: most draft nodes in one step.
         max_leaves: most branches of one draft tree.
-        kv_type: element type of the KV cache, by its ggml name; None takes f16, or q8_0 where
-            ``exact`` needs it.
+        kv_type: element type of the KV cache, by its ggml name. None takes q8_0 on a processor
+            (faster there than f16, above all in long contexts, and what exactness needs) and f16
+            on a GPU, or where the model's shape does not allow q8_0.
         exact: give the very tokens of plain decoding with the same settings. Takes a q8_0 cache
             and only trees whose rows were found bit-identical to single ones on this machine.
     """
@@ -230,8 +231,3 @@ class ModelConfig:
                 "out, or decode without exact"
             )
         os.fspath(self.path)
-
-    @property
-    def kv_cache_type(self) -> KvType:
-        """The element type of the KV cache, chosen where none was asked for."""
-        return self.kv_type or ("q8_0" if self.exact else "f16")

@@ -18,7 +18,7 @@ from typing import Any
 
 import platformdirs
 
-from racer_local.config import MAX_LEAVES, ModelConfig
+from racer_local.config import MAX_LEAVES, KvType, ModelConfig
 from racer_local.cost import CostModel
 from racer_local.errors import ConfigError
 
@@ -35,11 +35,12 @@ _CALM = (0.7, 1.5)
 class CostStore:
     """The saved step costs of one model under given settings."""
 
-    def __init__(self, config: ModelConfig, n_threads: int, runtime: str) -> None:
+    def __init__(self, config: ModelConfig, kv_type: KvType, n_threads: int, runtime: str) -> None:
         """Name the file by all that the costs depend on.
 
         Args:
             config: model and settings.
+            kv_type: element type of the KV cache in use.
             n_threads: threads in use.
             runtime: version of the native library.
         """
@@ -55,7 +56,7 @@ class CostStore:
             str(n_threads),
             config.device,
             str(config.n_gpu_layers),
-            config.kv_cache_type,
+            kv_type,
             str(config.max_nodes),
             str(config.exact),
         )

@@ -24,7 +24,10 @@ from racer_local.probe import probe_steps
 from racer_local.stats import Stats
 from racer_local.tree import TokenId
 
-__all__ = ["Engine", "FinishReason", "Generation", "TokenEvent"]
+__all__ = ["ENOUGH_ROWS", "Engine", "FinishReason", "Generation", "TokenEvent"]
+
+# Rows of a tree beyond which hardly any step of `auto` goes on a processor.
+ENOUGH_ROWS = 16
 
 
 class Generation(Closing, Iterator[TokenEvent]):
@@ -64,6 +67,7 @@ class Engine:
         *,
         cost: CostModel | None = None,
         row_memory: RowMemory | None = None,
+        exact_rows: int = 0,
     ) -> None:
         """Take over a target; it is not closed by the engine.
 
@@ -72,10 +76,14 @@ class Engine:
             draft: how to draft at first.
             cost: what decode steps take, if known; else measured when ``auto`` needs it.
             row_memory: rows of other texts, for ``auto``.
+            exact_rows: rows of a tree that are computed as single ones are. Where they are as
+                many as seldom pay anyway, ``auto`` keeps to them: its text is then that of plain
+                decoding, at no cost.
         """
         self.target = target
         self.cost = cost
         self._row_memory = row_memory
+        self._exact_rows = exact_rows
         self._lock = threading.Lock()
         self._owner: int | None = None
         self._state = threading.Lock()
@@ -100,6 +108,8 @@ class Engine:
             elif budget is not None:
                 budget = min(budget, self.target.max_nodes)
         if isinstance(draft, DraftConfig):
+            if draft.mode == "auto" and self._exact_rows >= ENOUGH_ROWS:
+                draft = replace(draft, budget=min(draft.budget, self._exact_rows - 1))
             cost = self._measured_cost() if draft.mode == "auto" else None
             drafter, mode = make_drafter(draft, cost, self._row_memory), str(draft.mode)
             budget = 0 if draft.mode == "off" else draft.budget

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.backend.base import Target
+from racer_local.config import KvType
 from racer_local.cost_store import CostStore
 from racer_local.errors import UnsupportedModelError
 from racer_local.tree import ROOT, DraftTree, Source, TokenId
 
-__all__ = ["ExactTarget", "limit_to_exact", "probe_exact_rows"]
+__all__ = ["ExactTarget", "find_exact_rows", "probe_exact_rows"]
 
 # Tokens that are read, and how often their cells are there in the second round: llama.cpp's
 # attention takes another path for single rows from 512 cells on where the cache's type allows it.
@@ -40,7 +41,13 @@ _N_COMPARED = ((0.05, 16), (0.25, 8), (float("inf"), 4))
 
 
 class ExactTarget(Target, Protocol):
-    """A target that can be limited, and whose context can be made to look long."""
+    """A target that can be limited, and whose context can be made to look long.
+
+    Attributes:
+        kv_type: element type of the KV cache, by its ggml name.
+    """
+
+    kv_type: KvType
 
     def limit_nodes(self, max_nodes: int) -> None:
         """Take smaller trees from now on."""
@@ -49,20 +56,24 @@ class ExactTarget(Target, Protocol):
         """Add copies of all cells to the cache; ``rewind(0)`` ends it."""
 
 
-def limit_to_exact(target: ExactTarget, store: CostStore) -> None:
-    """Limit a target to trees that it computes exactly; from the store, or by a probe.
+def find_exact_rows(target: ExactTarget, store: CostStore) -> int:
+    """Return how many rows are computed exactly, from the store or by a probe.
 
-    Does nothing for a target that takes no drafts: plain decoding is always exact.
+    Limits an exact target to trees of so many. A target that takes no drafts has 1: plain
+    decoding is always exact. Nor is one probed that has no q8_0 cache and does not ask for
+    exactness: long contexts are never exact there.
 
     Raises:
-        UnsupportedModelError: not even two rows are computed as one is.
+        UnsupportedModelError: exactness was asked for, and not even two rows are computed as one.
     """
-    if not target.is_exact or not target.max_nodes:
-        return
+    if not target.max_nodes or (not target.is_exact and target.kv_type != "q8_0"):
+        return 1
     n_rows = store.load_exact_rows()
     if n_rows is None:
         n_rows = probe_exact_rows(target)
         store.save_exact_rows(n_rows)
+    if not target.is_exact:
+        return n_rows
     if n_rows < 2:
         raise UnsupportedModelError(
             "exact drafting is impossible here: llama.cpp computes two tokens of this model at "
@@ -70,6 +81,7 @@ def limit_to_exact(target: ExactTarget, store: CostStore) -> None:
             "exact), decode without exact, or take another quantization of the model"
         )
     target.limit_nodes(n_rows - 1)
+    return n_rows
 
 
 def probe_exact_rows(target: ExactTarget, clock: Callable[[], float] = perf_counter) -> int:

@@ -19,7 +19,7 @@ from racer_local.cost_store import CostStore
 from racer_local.drafting.base import StepOutcome
 from racer_local.engine import Engine, FinishReason, Generation, TokenEvent
 from racer_local.errors import ConfigError
-from racer_local.exactness import limit_to_exact
+from racer_local.exactness import find_exact_rows
 from racer_local.row_memory_store import load_row_memory
 from racer_local.stats import Stats
 from racer_local.text import StopScanner, TextDecoder
@@ -121,10 +121,18 @@ class TextModel(Closing):
         self.model = LlamaModel(config, on_progress)
         try:
             self.target = LlamaTarget(self.model, config)
-            self._costs = CostStore(config, self.target.n_threads, runtime_version())
-            limit_to_exact(self.target, self._costs)
+            self._costs = CostStore(
+                config, self.target.kv_type, self.target.n_threads, runtime_version()
+            )
+            exact_rows = find_exact_rows(self.target, self._costs)
             memory = load_row_memory(config.path) if self.target.max_nodes else None
-            self.engine = Engine(self.target, draft, cost=self._costs.load(), row_memory=memory)
+            self.engine = Engine(
+                self.target,
+                draft,
+                cost=self._costs.load(),
+                row_memory=memory,
+                exact_rows=exact_rows,
+            )
         except BaseException:
             self.model.close()
             raise

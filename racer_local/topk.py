@@ -92,7 +92,8 @@ def _candidates(row: _Floats, k: int) -> NDArray[np.intp]:
     # enough, and the comparison looks at the whole row.
     maxima = row[: n_groups * _GROUP].reshape(_GROUP, n_groups).max(axis=0)
     maxima.partition(n_groups - k)
-    return (row >= maxima[n_groups - k]).nonzero()[0]
+    found: NDArray[np.intp] = (row >= maxima[n_groups - k]).nonzero()[0]
+    return found
 
 
 def _sum_exp(row: _Floats, shift: float, scratch: _Floats) -> float:

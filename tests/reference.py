@@ -64,7 +64,8 @@ class PlainLlama:
             flash_attn=True,
             swa_full=True,
             verbose=False,
-            **more,
+            # What we take on a processor where nothing else is asked for.
+            **{"type_k": llama_cpp.GGML_TYPE_Q8_0, "type_v": llama_cpp.GGML_TYPE_Q8_0, **more},
         )
 
     def _logits(self) -> NDArray[np.float32]:

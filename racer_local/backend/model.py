@@ -49,6 +49,7 @@ class LlamaModel:
         require_generative(self.header)
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = _n_gpu_layers(config)
+        self.is_on_cpu = params.n_gpu_layers == 0
         params.use_extra_bufts = extra_buffers_are_safe()
         raised: list[BaseException] = []
         if on_progress is not None:

@@ -2,7 +2,7 @@
 
 ``python -m racer_local.backend.peer SETTINGS`` opens ``llama_cpp.Llama`` as its users do and
 answers requests, one JSON object a line. ``SETTINGS`` is a JSON object: ``path``, ``n_ctx``,
-``n_threads``, ``n_gpu_layers``.
+``n_threads``, ``n_gpu_layers``, ``kv_type``.
 
     request   {"prompt": [ids], "max_tokens": 64, "lookup": 10}     lookup 0 is plain decoding
     reply     {"tokens": [ids], "n_decoded", "n_steps", "n_drafted", "prefill_s", "decode_s"}
@@ -28,6 +28,12 @@ from numpy.typing import NDArray
 from racer_local.native_check import extra_buffers_are_safe
 
 __all__ = ["main"]
+
+_KV_TYPES = {
+    "f32": llama_cpp.GGML_TYPE_F32,
+    "f16": llama_cpp.GGML_TYPE_F16,
+    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
+}
 
 
 class _CountingLookup(LlamaPromptLookupDecoding):  # type: ignore[misc]  # llama_cpp has no types
@@ -61,6 +67,8 @@ class _Peer:
             n_threads_batch=self._settings["n_threads"],
             n_gpu_layers=self._settings["n_gpu_layers"],
             flash_attn=True,
+            type_k=_KV_TYPES[self._settings["kv_type"]],
+            type_v=_KV_TYPES[self._settings["kv_type"]],
             swa_full=True,
             verbose=False,
             **more,

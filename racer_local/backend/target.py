@@ -20,7 +20,7 @@ from racer_local.backend.native import (
     physical_cores,
 )
 from racer_local.backend.sampler import Sampler
-from racer_local.config import ModelConfig, SamplingConfig
+from racer_local.config import KvType, ModelConfig, SamplingConfig
 from racer_local.errors import (
     ClosedError,
     DecodeError,
@@ -45,6 +45,11 @@ _FLASH_ATTN_ON = 1
 _FLASH_ATTN_AUTO = -1
 
 
+def _either(kv_type: KvType) -> list[tuple[KvType, int]]:
+    # Some devices have no flash attention for some head sizes.
+    return [(kv_type, _FLASH_ATTN_ON), (kv_type, _FLASH_ATTN_AUTO)]
+
+
 class LlamaTarget:
     """A context with one unified KV cache for many sequence ids, and the text in it.
 
@@ -52,6 +57,7 @@ class LlamaTarget:
 
     Attributes:
         tokens: the text in the KV cache; every sequence holds all of it.
+        kv_type: element type of the KV cache.
         notices: what the user should know about this model and these settings.
     """
 
@@ -110,6 +116,15 @@ class LlamaTarget:
             )
         return config.n_ctx
 
+    def _kv_choices(self, config: ModelConfig) -> list[tuple[KvType, int]]:
+        """List KV types with kinds of flash attention, the best one first."""
+        kv_type = config.kv_type
+        if kv_type is None and (self.model.is_on_cpu or config.exact):
+            # Not for all shapes: rows of a head have to be a multiple of 32.
+            quantized: list[tuple[KvType, int]] = [("q8_0", _FLASH_ATTN_ON)]
+            return quantized if config.exact else [*quantized, *_either("f16")]
+        return _either(kv_type or "f16")
+
     def _open(self, config: ModelConfig) -> None:
         n_logits_fit = _PROMPT_LOGITS_BYTES // (4 * self.n_vocab)
         self.max_prompt_rows = max(1, min(self.n_batch, n_logits_fit))
@@ -123,18 +138,18 @@ class LlamaTarget:
         params.n_outputs_max = n_outputs
         params.n_threads = config.n_threads or physical_cores()
         params.n_threads_batch = config.n_threads_batch or params.n_threads
-        params.flash_attn_type = _FLASH_ATTN_ON
-        params.type_k = params.type_v = _KV_TYPES[config.kv_cache_type]
         params.offload_kqv = params.op_offload = config.device != "cpu"
         params.kv_unified = True
         params.swa_full = True
         params.no_perf = True
         clear_native_errors()
-        handle = llama_cpp.llama_init_from_model(self.model.handle, params)
-        if not handle:
-            # Some devices have no flash attention for some head sizes.
-            params.flash_attn_type = _FLASH_ATTN_AUTO
+        for kv_type, flash_attention in self._kv_choices(config):
+            self.kv_type: KvType = kv_type
+            params.type_k = params.type_v = _KV_TYPES[kv_type]
+            params.flash_attn_type = flash_attention
             handle = llama_cpp.llama_init_from_model(self.model.handle, params)
+            if handle:
+                break
         if not handle and config.exact:
             detail = last_native_error() or "no reason given"
             raise UnsupportedModelError(

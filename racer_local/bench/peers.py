@@ -47,12 +47,14 @@ class PeerSettings:
         n_ctx: context size in tokens.
         n_threads: threads.
         n_gpu_layers: layers on the GPU; -1 is all.
+        kv_type: element type of the KV cache, by its ggml name.
     """
 
     path: str
     n_ctx: int
     n_threads: int
     n_gpu_layers: int
+    kv_type: str
 
 
 class PythonPeer:
@@ -189,6 +191,7 @@ def server_command(program: str, settings: PeerSettings, spec_type: str, port: i
     command += ["--threads", n_threads, "--threads-batch", n_threads, "--flash-attn", "on"]
     command += ["--parallel", "1", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--n-gpu-layers", str(settings.n_gpu_layers if settings.n_gpu_layers >= 0 else 999)]
+    command += ["--cache-type-k", settings.kv_type, "--cache-type-v", settings.kv_type]
     return [*command, "--spec-type", spec_type]
 
 

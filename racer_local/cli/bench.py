@@ -228,6 +228,7 @@ def _measure(plan: _Plan, options: dict[str, Any]) -> int:
             "device": options["device"],
             "gpu_layers": options["gpu_layers"],
             "flash_attention": True,
+            "kv_type": model.target.kv_type,
             "exact": options["exact"],
             "temperature": 0,
             "chat": as_chat,
@@ -264,6 +265,7 @@ def _contestants(
                 n_ctx=min(model.target.n_ctx, needed),
                 n_threads=model.target.n_threads,
                 n_gpu_layers=0 if options["device"] == "cpu" else gpu_layers,
+                kv_type=model.target.kv_type,
             )
             click.echo("starting the other programs", err=True)
             if plan.peers:

@@ -12,6 +12,7 @@ from racer_local.config import (
     DraftConfig,
     DraftMode,
     GenerationConfig,
+    KvType,
     ModelConfig,
     SamplingConfig,
 )
@@ -85,6 +86,11 @@ def model_options(function: _F) -> _F:
             help="Where to compute.",
         ),
         click.option("--gpu-layers", type=int, help="Layers on the GPU.  [default: all]"),
+        click.option(
+            "--kv-type",
+            type=click.Choice(get_args(KvType)),
+            help="Elements of the KV cache.  [default: q8_0 on a processor, f16 on a GPU]",
+        ),
         click.option(
             "--exact",
             is_flag=True,
@@ -171,7 +177,8 @@ def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
         n_gpu_layers=options["gpu_layers"],
         max_nodes=draft.budget if draft.mode != "off" else 0,
         max_leaves=draft.max_leaves,
-        exact=options.get("exact", False),
+        kv_type=options["kv_type"],
+        exact=options["exact"],
     )
 
 

@@ -24,7 +24,7 @@ from racer_local.bench.peers import (
     server_command,
 )
 
-SETTINGS = PeerSettings(path="model.gguf", n_ctx=512, n_threads=2, n_gpu_layers=-1)
+SETTINGS = PeerSettings(path="model.gguf", n_ctx=512, n_threads=2, n_gpu_layers=-1, kv_type="q8_0")
 
 SERVER = """
 import http.server, json, sys
@@ -131,7 +131,7 @@ def test_all_servers_get_the_same_settings() -> None:
     assert options["--parallel"] == "1"
     assert options["--host"] == "127.0.0.1"
     assert options["--spec-type"] == "ngram-mod"
-    on_cpu = PeerSettings(path="m", n_ctx=1, n_threads=1, n_gpu_layers=0)
+    on_cpu = PeerSettings(path="m", n_ctx=1, n_threads=1, n_gpu_layers=0, kv_type="f16")
     assert server_command("srv", on_cpu, "none", 1)[-3] == "0"
 
 
@@ -189,7 +189,9 @@ def test_an_error_of_the_child_is_told() -> None:
 
 
 def test_a_model_that_cannot_be_opened_is_told_before_the_benchmark(tmp_path: Path) -> None:
-    missing = PeerSettings(path=str(tmp_path / "no.gguf"), n_ctx=64, n_threads=1, n_gpu_layers=0)
+    missing = PeerSettings(
+        path=str(tmp_path / "no.gguf"), n_ctx=64, n_threads=1, n_gpu_layers=0, kv_type="f16"
+    )
     with pytest.raises(PeerError, match="llama-cpp-python"), open_python_peers(missing):
         pass
 

@@ -14,7 +14,7 @@ from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, Sampl
 from racer_local.cost_store import CostStore
 from racer_local.engine import Engine
 from racer_local.errors import ConfigError, UnsupportedModelError
-from racer_local.exactness import limit_to_exact, probe_exact_rows
+from racer_local.exactness import find_exact_rows, probe_exact_rows
 from racer_local.tree import DraftTree, NodeId
 
 
@@ -30,6 +30,7 @@ class RoundingTarget(ScriptedTarget):
         self.long_limit = limit if long_limit is None else long_limit
         self.repairs = repairs
         self.n_cells = 0
+        self.kv_type = "f16"
         self.sizes: list[int] = []
         self.now = 0.0
         self.seconds_per_row = 0.0
@@ -123,15 +124,15 @@ def test_a_small_context_is_enough(n_ctx: int) -> None:
 def store(tmp_path: Path) -> CostStore:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
-    return CostStore(ModelConfig(path=path, exact=True), 2, "test")
+    return CostStore(ModelConfig(path=path, exact=True), "q8_0", 2, "test")
 
 
 def test_what_the_probe_found_is_kept(store: CostStore) -> None:
     first = RoundingTarget(8)
-    limit_to_exact(first, store)
+    find_exact_rows(first, store)
     assert first.max_nodes == 7
     second = RoundingTarget(8)
-    limit_to_exact(second, store)
+    find_exact_rows(second, store)
     assert second.max_nodes == 7
     assert second.sizes == []
 
@@ -145,7 +146,7 @@ def test_a_damaged_record_is_probed_again(store: CostStore, content: str) -> Non
     assert json.loads(path.read_text()) == {"exact_rows": 5}
     path.write_text(content)
     target = RoundingTarget(8)
-    limit_to_exact(target, store)
+    find_exact_rows(target, store)
     assert target.max_nodes == 7
 
 
@@ -158,17 +159,31 @@ def test_an_old_record_is_probed_again(store: CostStore) -> None:
 
 def test_a_model_that_rounds_two_rows_differently_is_refused(store: CostStore) -> None:
     with pytest.raises(UnsupportedModelError, match="--draft off"):
-        limit_to_exact(RoundingTarget(1), store)
+        find_exact_rows(RoundingTarget(1), store)
 
 
 def test_plain_decoding_and_inexact_targets_are_not_probed(store: CostStore) -> None:
     plain = RoundingTarget(1, max_nodes=0)
-    limit_to_exact(plain, store)
+    find_exact_rows(plain, store)
     fast = RoundingTarget(1)
     fast.is_exact = False
-    limit_to_exact(fast, store)
+    find_exact_rows(fast, store)
     assert plain.sizes == fast.sizes == []
     assert fast.max_nodes == 64
+
+
+def test_auto_keeps_to_exact_rows_where_they_are_many(store: CostStore) -> None:
+    target = RoundingTarget(20)
+    target.is_exact = False
+    target.kv_type = "q8_0"
+    n_rows = find_exact_rows(target, store)
+    assert target.max_nodes == 64
+    engine = Engine(target, DraftConfig(mode="auto"), exact_rows=n_rows)
+    assert engine.drafter.budget == n_rows - 1 >= 15
+    engine.use(DraftConfig(mode="racer"))
+    assert engine.drafter.budget == 64
+    few = Engine(target, DraftConfig(mode="auto"), exact_rows=3)
+    assert few.drafter.budget == 64
 
 
 def test_an_exact_target_cuts_budgets_that_are_too_large() -> None:

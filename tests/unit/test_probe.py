@@ -48,6 +48,24 @@ def test_steps_and_attention_are_measured_and_the_text_is_empty_again(
     assert model.seconds(4, 1000) == pytest.approx(0.008 + 4 * 1000 * target.attention_s)
 
 
+def test_a_machine_that_pays_for_a_change_of_size_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Replaying(TimedTarget):
+        """Two steps after a change of size take 3 ms more."""
+
+        sizes: tuple[int, ...] = ()
+
+        def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+            self.now += 0.003 * (set((*self.sizes[-2:], len(tree))) != {len(tree)})
+            self.sizes = (*self.sizes, len(tree))
+            return super().decode_tree(tree)
+
+    points = dict(probed(Replaying(row_s=0.0002), monkeypatch).points)
+    assert points[1] == pytest.approx(0.001)
+    assert points[2] == pytest.approx(0.0012 + 3 * 0.003)
+
+
 def test_a_slow_model_does_not_read_a_context_for_the_probe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
