@@ -132,7 +132,10 @@ def test_all_servers_get_the_same_settings() -> None:
     assert options["--host"] == "127.0.0.1"
     assert options["--spec-type"] == "ngram-mod"
     on_cpu = PeerSettings(path="m", n_ctx=1, n_threads=1, n_gpu_layers=0, kv_type="f16")
-    assert server_command("srv", on_cpu, "none", 1)[-3] == "0"
+    command = server_command("srv", on_cpu, "none", 1)
+    assert command[command.index("--n-gpu-layers") + 1] == "0"
+    assert command[command.index("--cache-type-k") + 1] == "f16"
+    assert command[command.index("--cache-type-v") + 1] == "f16"
 
 
 def test_the_end_token_is_decoded_but_is_no_part_of_the_answer() -> None:
