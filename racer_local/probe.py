@@ -15,7 +15,8 @@ __all__ = ["Probe", "probe_steps"]
 # rows, so small sizes matter one by one.
 _SIZES = (2, 4, 8, 3, 16, 6, 5, 7, 32, 12, 64, 128)
 _REPEATS = 2
-# A plain step that takes so much longer than others was slowed down by what came before it.
+# Plain steps that take so much longer than others were slowed down by what came before them: two
+# in a row, for one alone is noise.
 _SWITCHING = 0.5
 # Context in which the cost of attention is measured, and the sizes it is measured with.
 _CONTEXT = 256
@@ -67,13 +68,15 @@ def _time_and_back(target: Target, n_rows: int, plain: float) -> float:
     """
     seconds = _time_chain(target, n_rows)
     delays = [_time_chain(target, 1) - plain for _ in range(2)]
-    return seconds + sum(delay for delay in delays if delay > _SWITCHING * plain)
+    return seconds + (sum(delays) if min(delays) > _SWITCHING * plain else 0.0)
 
 
 def _context_cost(target: Target, points: dict[int, float], budget_s: float) -> float:
     largest = max(points)
     n_context = min(_CONTEXT, target.n_ctx // 2)
-    if n_context < _CONTEXT // 2 or n_context * points[largest] / largest > budget_s:
+    # Text is read at least twice as fast as trees are.
+    seconds = n_context * points[largest] / largest / 2
+    if n_context < _CONTEXT // 2 or seconds > budget_s:
         return 0.0
     tokens = _tokens(target, n_context)
     for start in range(0, n_context, target.n_batch):

@@ -68,7 +68,12 @@ class _Plan:
     "server",
     type=click.Path(exists=True, dir_okay=False),
     metavar="PATH",
-    help="Measure this llama-server as well, plain and with each draftless --spec-type.",
+    help="Measure this llama-server as well, plain and with draftless speculation.",
+)
+@click.option(
+    "--spec-types",
+    metavar="LIST",
+    help="Of these --spec-type; none is plain decoding.  [default: all without a draft model]",
 )
 @click.option(
     "--full",
@@ -249,7 +254,12 @@ def _contestants(
 ) -> Iterator[list[Contestant]]:
     """Yield all who take part; other programs run until the block is left."""
     from racer_local.bench.contest import ModeContestant
-    from racer_local.bench.peers import PeerSettings, open_python_peers, open_servers
+    from racer_local.bench.peers import (
+        SPEC_TYPES,
+        PeerSettings,
+        open_python_peers,
+        open_servers,
+    )
     from racer_local.bench.runner import needed_context
 
     contestants: list[Contestant] = [
@@ -271,7 +281,9 @@ def _contestants(
             if plan.peers:
                 contestants += stack.enter_context(open_python_peers(settings))
             if options["server"]:
-                contestants += stack.enter_context(open_servers(options["server"], settings))
+                asked = options["spec_types"]
+                kinds = SPEC_TYPES if asked is None else [kind.strip() for kind in asked.split(",")]
+                contestants += stack.enter_context(open_servers(options["server"], settings, kinds))
         yield contestants
 
 

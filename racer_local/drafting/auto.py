@@ -41,6 +41,8 @@ _HIT_MEMORY = 0.85
 # Steps longer than so many times what was predicted, or than plain steps for all their tokens,
 # count as that long.
 _MAX_DELAY = 2.0
+# A text that repeats so many tokens is worth waking up for.
+_ROUSING_MATCH = 8
 
 
 class _Place:
@@ -298,6 +300,8 @@ class AutoDrafter:
                 self._learn_rows(outcome, outcome.rows)
         self._tell_guard(len(tree), len(path))
         self._append(tokens)
+        if self.guard.is_asleep and self._index.match_length() >= _ROUSING_MATCH:
+            self.guard.rouse()
 
     def _tell_guard(self, n_tokens: int, n_emitted: int) -> None:
         n_context = self._index.n_tokens

@@ -7,9 +7,10 @@ the time their steps took. It answers in two ways.
 1. *Margin.* While recent drafts cost more than they saved, drafts have to promise more than plain
    decoding by a margin, the larger the loss is; the margin goes when drafts pay again.
 2. *Sleep.* If drafting together with its own overhead loses over many steps, it stops altogether:
-   no drafts, no rows, no learning, at next to no cost, for 16 steps; then it is awake for 32 and
-   judged again. Every failure doubles the sleep, up to 256 steps; a success resets it. So a
-   hopeless text costs a percent or so, and a change of text is noticed.
+   no drafts, no rows, no learning, at next to no cost, for 48 steps; then it is awake for 24 and
+   judged again. Every failure doubles the sleep, up to 256 steps; a success resets it. A text
+   that begins to repeat itself ends the sleep early. So a hopeless text costs a percent or so,
+   and a change of text is noticed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ __all__ = ["Guard"]
 _MEMORY_STEPS = 48
 # Before that much evidence nothing is decided.
 _MIN_EVIDENCE = 24
-_FIRST_SLEEP, _LONGEST_SLEEP = 16, 256
-_AWAKE = 32
+_FIRST_SLEEP, _LONGEST_SLEEP = 48, 256
+_AWAKE = 24
+# Steps of sleep that nothing ends.
+_SOUND_SLEEP = 8
 # A loss of one percent of the time asks for a margin of two percent, and so on, up to a limit.
 _MARGIN_PER_LOSS = 2.0
 _MAX_MARGIN = 0.5
@@ -44,6 +47,7 @@ class Guard:
         "_saved",
         "_sleep",
         "_sleep_left",
+        "_slept",
         "base_margin",
     )
 
@@ -58,7 +62,7 @@ class Guard:
         self._saved = 0.0
         self._overhead = 0.0
         self._sleep = _FIRST_SLEEP
-        self._sleep_left = 0
+        self._sleep_left = self._slept = 0
         self._awake_left = _MIN_EVIDENCE
 
     @property
@@ -92,6 +96,7 @@ class Guard:
         """
         if self._sleep_left:
             self._sleep_left -= 1
+            self._slept += 1
             if not self._sleep_left:
                 self._wake()
             return
@@ -111,7 +116,14 @@ class Guard:
         elif net > 0:
             self._sleep = _FIRST_SLEEP
 
+    def rouse(self) -> None:
+        """End the sleep, unless it has hardly begun: something worth copying was seen."""
+        if self._sleep_left and self._slept >= _SOUND_SLEEP:
+            self._sleep_left = 0
+            self._wake()
+
     def _wake(self) -> None:
+        self._slept = 0
         # Old losses must not put it back to sleep before it has shown what it can do now.
         self._plain = self._saved = self._overhead = 0.0
         self._awake_left = _AWAKE

@@ -77,20 +77,30 @@ class OccurrenceIndex:
         """Tokens appended since the start."""
         return self.start + len(self.text)
 
+    def match_length(self) -> int:
+        """Count the last tokens, up to a limit, that also stood at their latest occurrence."""
+        position = self._link[-1] if self._link else -1
+        return self._measure(position) if position >= 0 else 0
+
+    def _measure(self, position: int) -> int:
+        """Measure how far back the text up to ``position`` matches its end, from two tokens on."""
+        text = self.text
+        end = len(text) - 1
+        length = 2
+        longest = min(_MAX_MATCH, position + 1)
+        while length < longest and text[position - length] == text[end - length]:
+            length += 1
+        return length
+
     def latest(self) -> Occurrences:
         """Find earlier occurrences of the last two tokens, and how far back each matches."""
-        text, link = self.text, self._link
-        end = len(text) - 1
+        link = self._link
         found: Occurrences = []
-        if end < 1:
+        if not link:
             return found
-        position = link[end]
+        position = link[-1]
         while position >= 0:
-            length = 2
-            longest = min(_MAX_MATCH, position + 1)
-            while length < longest and text[position - length] == text[end - length]:
-                length += 1
-            found.append((position, length))
+            found.append((position, self._measure(position)))
             if len(found) == _MAX_OCCURRENCES:
                 break
             position = link[position]

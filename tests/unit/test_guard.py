@@ -65,7 +65,21 @@ def test_a_change_of_text_is_noticed_and_sleep_starts_short_again() -> None:
     while guard.is_asleep:
         guard.observe(3, 1, 1.0, 1.0, 0.0)
         n_asleep += 1
-    assert n_asleep == 16
+    assert n_asleep == 48
+
+
+def test_a_text_that_repeats_itself_ends_a_sleep_that_has_begun() -> None:
+    guard = Guard()
+    while not guard.is_asleep:
+        guard.observe(3, 1, 1.5, 1.0, 0.0)
+    guard.rouse()
+    assert guard.is_asleep
+    for _ in range(8):
+        guard.observe(3, 1, 1.0, 1.0, 0.0)
+    guard.rouse()
+    assert not guard.is_asleep
+    guard.rouse()
+    assert not guard.is_asleep
 
 
 def test_a_reset_forgets() -> None:
