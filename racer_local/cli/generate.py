@@ -21,7 +21,7 @@ from racer_local.cli.options import (
     sampling_options,
 )
 from racer_local.cli.progress import Progress
-from racer_local.cli.worker import Worker
+from racer_local.worker import Worker
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
 

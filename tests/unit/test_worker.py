@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from racer_local.cli.worker import Worker
+from racer_local.worker import Worker
 
 
 def test_calls_and_streams_run_on_one_thread_that_is_not_the_callers() -> None:
@@ -63,6 +63,6 @@ def test_an_interrupted_call_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -
         started.wait()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("racer_local.cli.worker._wait", interrupt)
+    monkeypatch.setattr("racer_local.worker._wait", interrupt)
     with Worker() as worker, pytest.raises(KeyboardInterrupt):
         worker.call(work)
