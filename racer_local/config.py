@@ -192,6 +192,9 @@ class ModelConfig:
             on a GPU, or where the model's shape does not allow q8_0.
         exact: give the very tokens of plain decoding with the same settings. Takes a q8_0 cache
             and only trees whose rows were found bit-identical to single ones on this machine.
+        prefix_bytes: memory for saved texts, so that a side question does not evict a chat; 0 is
+            off.
+        max_prefixes: most texts saved.
     """
 
     path: Path
@@ -205,6 +208,8 @@ class ModelConfig:
     max_leaves: int = 64
     kv_type: KvType | None = None
     exact: bool = False
+    prefix_bytes: int = 512 * 2**20
+    max_prefixes: int = 4
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -230,4 +235,6 @@ class ModelConfig:
                 "llama.cpp computes single tokens in another way than several; leave the KV type "
                 "out, or decode without exact"
             )
+        _require_int("prefix memory", self.prefix_bytes, 0, 2**48)
+        _require_int("prefixes", self.max_prefixes, 0, 1024)
         os.fspath(self.path)

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from racer_local.backend.base import Target, TokenSampler
 from racer_local.config import GenerationConfig, SamplingConfig
@@ -55,7 +56,9 @@ class Request:
     prompt: list[TokenId]
     sampling: SamplingConfig
     limits: GenerationConfig
+    make_sampler: Callable[[], TokenSampler] | None = None
     on_prefill: Callable[[int, int], None] | None = None
+    on_prompt_rows: Callable[[NDArray[np.int32], NDArray[np.float32]], None] | None = None
     on_step: Callable[[StepOutcome], None] | None = None
 
 
@@ -127,18 +130,29 @@ class DecodeLoop:
     def _prefill(self) -> TokenId:
         """Read the prompt, teach it to the drafter, and return the first token."""
         target, prompt = self._target, self._request.prompt
-        n_reused = self._stats.n_reused = target.reuse(prompt)
+        show_rows = self._request.on_prompt_rows
+        if show_rows is None:
+            n_reused = target.reuse(prompt)
+        else:
+            target.rewind(n_reused := 0)
+        self._stats.n_reused = n_reused
         self._drafter.start(prompt, self._stats)
         wanted = self._drafter.wanted_rows(prompt[n_reused:-1]) + np.int32(n_reused)
         # The last row is always read: it gives the first token.
         wanted = np.append(wanted, np.int32(len(prompt) - 1))
-        for start in range(n_reused, len(prompt), target.n_batch):
-            end = min(start + target.n_batch, len(prompt))
+        n_chunk = target.n_batch
+        if show_rows is not None:
+            wanted = np.arange(len(prompt), dtype=np.int32)
+            n_chunk = min(n_chunk, target.max_prompt_rows)
+        for start in range(n_reused, len(prompt), n_chunk):
+            end = min(start + n_chunk, len(prompt))
             self._check_stop()
             places = wanted[(wanted >= start) & (wanted < end)][-target.max_prompt_rows :]
             logits = target.prefill(prompt[start:end], places - start)
             if self._request.on_prefill is not None:
                 self._request.on_prefill(end, len(prompt))
+            if show_rows is not None:
+                show_rows(places, logits)
             # The last row is the first decode step's, and is learned with the token it gives.
             n_learn = len(places) - (end == len(prompt))
             self._drafter.learn(places[:n_learn], logits[:n_learn])

@@ -7,14 +7,20 @@ deals in token ids; text is the business of ``text_model``.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from racer_local.backend.base import Target, TokenSampler
 from racer_local.closing import Closing
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.cost import CostModel
 from racer_local.decode_loop import ABORTED, DecodeLoop, FinishReason, Request, TokenEvent
+from racer_local.drafter_pool import DrafterPool
 from racer_local.drafting import make_drafter
 from racer_local.drafting.base import Drafter, StepOutcome
 from racer_local.drafting.row_memory import RowMemory
@@ -42,11 +48,21 @@ class Generation(Closing, Iterator[TokenEvent]):
         """Prepare; nothing runs before the first token is asked for."""
         self.stats = Stats(n_prompt=len(request.prompt))
         self.finish_reason: FinishReason | None = None
+        self._engine = engine
+        self._is_cancelled = False
         self._events = engine._run(request, self)
 
     def __next__(self) -> TokenEvent:
         """Return the next token; runs a decode step where needed."""
         return next(self._events)
+
+    def cancel(self) -> None:
+        """End it within one decode step, or before it begins; from any thread."""
+        engine = self._engine
+        with engine._state:
+            self._is_cancelled = True
+            if engine._running is not None and engine._running() is self:
+                engine.target.stop()
 
     def close(self) -> None:
         """End the generation; the engine is free for the next one."""
@@ -87,7 +103,8 @@ class Engine:
         self._lock = threading.Lock()
         self._owner: int | None = None
         self._state = threading.Lock()
-        self._is_running = False
+        # Weak: a generation that is dropped in the middle must end.
+        self._running: weakref.ref[Generation] | None = None
         self.use(draft or DraftConfig())
 
     def use(self, draft: DraftConfig | Drafter, budget: int | None = None) -> None:
@@ -107,14 +124,17 @@ class Engine:
                 draft = replace(draft, budget=min(draft.budget, self.target.max_nodes))
             elif budget is not None:
                 budget = min(budget, self.target.max_nodes)
+        n_drafters = 1
+        make: Callable[[], Drafter]
         if isinstance(draft, DraftConfig):
             if draft.mode == "auto" and self._exact_rows >= ENOUGH_ROWS:
                 draft = replace(draft, budget=min(draft.budget, self._exact_rows - 1))
             cost = self._measured_cost() if draft.mode == "auto" else None
-            drafter, mode = make_drafter(draft, cost, self._row_memory), str(draft.mode)
+            make, mode = partial(make_drafter, draft, cost, self._row_memory), str(draft.mode)
             budget = 0 if draft.mode == "off" else draft.budget
+            n_drafters += self.target.max_states if budget else 0
         else:
-            drafter, mode = draft, type(draft).__name__
+            make, mode = (lambda: draft), type(draft).__name__
             budget = self.target.max_nodes if budget is None else budget
         if self.target.max_nodes and budget > self.target.max_nodes:
             raise ConfigError(
@@ -122,7 +142,9 @@ class Engine:
                 f"{self.target.max_nodes} nodes"
             )
         self._asked = budget
-        self.drafter = GuardedDrafter(drafter, mode, min(budget, self.target.max_nodes))
+        n_nodes = min(budget, self.target.max_nodes)
+        self._drafters = DrafterPool(lambda: GuardedDrafter(make(), mode, n_nodes), n_drafters)
+        self.drafter = self._drafters.latest
 
     def _measured_cost(self) -> CostModel | None:
         """Know what steps cost here; measured once, by a short probe of the empty target."""
@@ -138,7 +160,9 @@ class Engine:
         sampling: SamplingConfig | None = None,
         limits: GenerationConfig | None = None,
         *,
+        make_sampler: Callable[[], TokenSampler] | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
+        on_prompt_rows: Callable[[NDArray[np.int32], NDArray[np.float32]], None] | None = None,
         on_step: Callable[[StepOutcome], None] | None = None,
     ) -> Generation:
         """Generate what follows ``prompt``.
@@ -147,7 +171,10 @@ class Engine:
             prompt: token ids, at least one.
             sampling: how tokens are chosen.
             limits: when to end. Stop strings are the text layer's.
+            make_sampler: makes a sampler of one's own, in place of one for ``sampling``.
             on_prefill: is told (tokens read, tokens to read) while the prompt is read.
+            on_prompt_rows: is shown the logits of every place of the prompt, which is therefore
+                read as a whole: places int32 [n], logits float32 [n, n_vocab], a view.
             on_step: is shown every decode step after it was learned from.
 
         Returns:
@@ -170,7 +197,9 @@ class Engine:
             prompt=tokens,
             sampling=sampling or SamplingConfig(),
             limits=limits or GenerationConfig(),
+            make_sampler=make_sampler,
             on_prefill=on_prefill,
+            on_prompt_rows=on_prompt_rows,
             on_step=on_step,
         )
         return Generation(self, request)
@@ -180,28 +209,36 @@ class Engine:
 
         May be called from any thread. The generation finishes with reason ``cancelled``.
         """
-        with self._state:
-            if self._is_running:
-                self.target.stop()
+        running = self._running
+        generation = None if running is None else running()
+        if generation is not None:
+            generation.cancel()
 
     def forget(self) -> None:
         """Drop the text in the cache and all that the drafter learned."""
         with self._lock:
-            self.target.rewind(0)
-            self.drafter.forget()
+            is_pooled = self.drafter is self._drafters.latest
+            self.target.forget()
+            self._drafters.forget()
+            if is_pooled:
+                self.drafter = self._drafters.latest
+            else:
+                self.drafter.forget()
 
     # --- the loop -------------------------------------------------------------------------
 
     def _run(self, request: Request, generation: Generation) -> Generator[TokenEvent, None, None]:
-        self._enter()
-        stats, drafter = generation.stats, self.drafter
-        stats.draft = drafter.mode
-        if self._asked and not self.target.max_nodes:
-            stats.notices.append("drafting is off: this model cannot take drafts back")
+        self._enter(generation)
+        stats = generation.stats
         n_keep = 0
         sampler: TokenSampler | None = None
         try:
-            sampler = self.target.sampler(request.sampling)
+            drafter = self._pick_drafter(request.prompt)
+            stats.draft = drafter.mode
+            if self._asked and not self.target.max_nodes:
+                stats.notices.append("drafting is off: this model cannot take drafts back")
+            make_sampler = request.make_sampler
+            sampler = make_sampler() if make_sampler else self.target.sampler(request.sampling)
             stats.seed = sampler.seed
             loop = DecodeLoop(self.target, drafter, request, sampler, stats)
             n_keep = len(request.prompt)
@@ -224,7 +261,13 @@ class Engine:
                 sampler.close()
             self._leave()
 
-    def _enter(self) -> None:
+    def _pick_drafter(self, prompt: list[TokenId]) -> GuardedDrafter:
+        # Whoever put a drafter in place by hand means that one.
+        if self.drafter is self._drafters.latest:
+            self.drafter = self._drafters.pick(prompt)
+        return self.drafter
+
+    def _enter(self, generation: Generation) -> None:
         me = threading.get_ident()
         if self._owner == me:
             raise BusyError(
@@ -233,12 +276,14 @@ class Engine:
         self._lock.acquire()
         with self._state:
             self._owner = me
-            self._is_running = True
+            self._running = weakref.ref(generation)
             self.target.resume()
+            if generation._is_cancelled:
+                self.target.stop()
 
     def _leave(self) -> None:
         with self._state:
-            self._is_running = False
+            self._running = None
             self._owner = None
             self.target.resume()
         self._lock.release()

@@ -2,9 +2,9 @@
 
     RacerError
     ├── ConfigError (also ValueError)   a setting is out of range
-    ├── ModelLoadError                  the file is missing, broken or refused by llama.cpp
+    ├── ModelLoadError (also ValueError)    the file is missing, broken or refused by llama.cpp
     ├── UnsupportedModelError           a sound file of a kind that cannot generate text here
-    ├── ContextFullError                the prompt does not fit the context
+    ├── ContextFullError (also ValueError)  the prompt does not fit the context
     ├── DecodeError                     llama.cpp could not run a batch; carries its return code
     ├── ClosedError                     the model was closed
     ├── BusyError                       another call is running on the same engine
@@ -46,7 +46,7 @@ class ConfigError(RacerError, ValueError):
     """A setting is outside its legal range."""
 
 
-class ModelLoadError(RacerError):
+class ModelLoadError(RacerError, ValueError):
     """A model file is missing, damaged, or was refused by llama.cpp."""
 
 
@@ -54,7 +54,7 @@ class UnsupportedModelError(RacerError):
     """The file is sound, but its model cannot generate text here."""
 
 
-class ContextFullError(RacerError):
+class ContextFullError(RacerError, ValueError):
     """The prompt does not fit into the context window.
 
     Attributes:

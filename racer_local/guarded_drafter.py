@@ -52,6 +52,16 @@ class GuardedDrafter:
         """How many of the likeliest tokens it wants of each row; 0 while it is off."""
         return self._drafter.row_width if self._is_on else 0
 
+    @property
+    def n_known(self) -> int:
+        """Tokens of the text that it knows."""
+        return len(self._known)
+
+    def n_known_of(self, prompt: Sequence[TokenId]) -> int:
+        """Tokens of its text, if ``prompt`` continues it; else 0."""
+        known = self._known
+        return len(known) if list(prompt[: len(known)]) == known else 0
+
     def forget(self) -> None:
         """Drop all that was learned."""
         self._known.clear()
@@ -69,7 +79,7 @@ class GuardedDrafter:
             return
         known = self._known
         with self._survive():
-            if known and prompt[: len(known)] == known:
+            if self.n_known_of(prompt):
                 news = prompt[len(known) :]
             else:
                 self.forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from typing import Literal
 
 __all__ = ["StopScanner", "TextDecoder"]
 
@@ -16,9 +17,9 @@ class TextDecoder:
     when the generation ends is left out.
     """
 
-    def __init__(self) -> None:
-        """Start with nothing held back."""
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    def __init__(self, errors: Literal["replace", "ignore"] = "replace") -> None:
+        """Start with nothing held back; ``ignore`` leaves out what can be no character."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
     def push(self, piece: bytes) -> str:
         """Add the bytes of one token and return the characters that are now whole."""

@@ -39,6 +39,7 @@ class ScriptedTarget:
         self.max_nodes = max_nodes
         self.max_leaves = max_leaves
         self.max_prompt_rows = max_prompt_rows
+        self.max_states = 0
         self.end = end
         self.tokens: list[TokenId] = []
         self.n_decodes = 0
@@ -107,6 +108,9 @@ class ScriptedTarget:
     def rewind(self, n_tokens: int) -> None:
         self.tokens = self.tokens[:n_tokens]
         self._tree = None
+
+    def forget(self) -> None:
+        self.rewind(0)
 
     def sampler(self, config: SamplingConfig) -> ScriptedSampler:
         self.n_samplers_open += 1

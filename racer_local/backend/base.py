@@ -100,6 +100,13 @@ class Target(Protocol):
     def rewind(self, n_tokens: int) -> None:
         """Shorten the text to ``n_tokens``; where that is impossible, to nothing."""
 
+    @property
+    def max_states(self) -> int:
+        """How many texts besides the one in the cache it can keep saved."""
+
+    def forget(self) -> None:
+        """Drop the text, and all saved ones."""
+
     def sampler(self, config: SamplingConfig) -> TokenSampler:
         """Make the sampler of one request."""
 

@@ -93,6 +93,28 @@ class KvCache:
                 self._copy(scratch, seq, 0, -1)
             self.remove(0, -1, scratch)
 
+    def state_bytes(self) -> int:
+        """Return how large a saved copy of the text's cells would be."""
+        return int(llama_cpp.llama_state_seq_get_size(self._ctx, 0))
+
+    def save(self) -> bytearray:
+        """Copy out the cells of the text; empty where llama.cpp cannot."""
+        state = bytearray(self.state_bytes())
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer(state)
+        n = llama_cpp.llama_state_seq_get_data(self._ctx, buffer, len(state), 0)
+        return state if n == len(state) else state[:n]
+
+    def load(self, state: bytes | bytearray) -> bool:
+        """Fill an empty cache with saved cells, for all sequences; False where it is refused."""
+        whole = bytearray(state) if isinstance(state, bytes) else state
+        buffer = (ctypes.c_uint8 * len(whole)).from_buffer(whole)
+        n = llama_cpp.llama_state_seq_set_data(self._ctx, buffer, len(whole), 0)
+        if n != len(whole):
+            return False
+        for seq in range(1, self._n_seq):
+            self._copy(0, seq, 0, _EVERY)
+        return True
+
     def clear(self) -> None:
         """Empty the cache."""
         llama_cpp.llama_memory_clear(self._memory, False)

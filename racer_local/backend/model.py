@@ -6,13 +6,14 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import llama_cpp
 
 from racer_local.backend.native import clear_native_errors, last_native_error
 from racer_local.config import ModelConfig
 from racer_local.errors import ClosedError, ConfigError, ModelLoadError, UnsupportedModelError
-from racer_local.gguf_header import inspect_gguf, require_generative
+from racer_local.gguf_header import GgufInfo, inspect_gguf, require_generative
 from racer_local.native_check import extra_buffers_are_safe
 from racer_local.tree import TokenId
 
@@ -62,14 +63,26 @@ class LlamaModel:
         if not handle:
             reason = last_native_error() or "no reason given"
             raise ModelLoadError(f"llama.cpp could not load {str(config.path)!r}: {reason}")
-        self.handle = handle
-        self._close = weakref.finalize(self, llama_cpp.llama_model_free, handle)
+        self._take(handle, weakref.finalize(self, llama_cpp.llama_model_free, handle))
         if llama_cpp.llama_model_has_encoder(handle) or llama_cpp.llama_model_is_diffusion(handle):
             self.close()
             raise UnsupportedModelError(
                 f"{config.path.name} is an encoder-decoder or diffusion model; only models that "
                 "write text from left to right are supported"
             )
+
+    @classmethod
+    def adopt(cls, handle: object, path: Path, header: GgufInfo) -> LlamaModel:
+        """Wrap a model that somebody else loaded, and frees after this object was closed."""
+        self = cls.__new__(cls)
+        self.path = path
+        self.header = header
+        self._take(handle, weakref.finalize(self, _leave))
+        return self
+
+    def _take(self, handle: object, close: weakref.finalize[..., LlamaModel]) -> None:
+        self.handle = handle
+        self._close = close
         self._vocab = llama_cpp.llama_model_get_vocab(handle)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(handle)
@@ -164,6 +177,10 @@ class LlamaModel:
     def close(self) -> None:
         """Free the weights; a second call does nothing. Close contexts first."""
         self._close()
+
+
+def _leave() -> None:
+    """Free nothing: somebody else does."""
 
 
 def _n_gpu_layers(config: ModelConfig) -> int:

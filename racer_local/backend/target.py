@@ -28,9 +28,10 @@ from racer_local.errors import (
     UnsupportedModelError,
 )
 from racer_local.layout import TreeLayout, lay_out, plan_commit
+from racer_local.prefix_states import PrefixStates, common_prefix
 from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
 
-__all__ = ["LlamaTarget"]
+__all__ = ["LlamaTarget", "prompt_rows"]
 
 _DEFAULT_N_CTX = 4096
 _MAX_UBATCH = 512
@@ -48,6 +49,11 @@ _FLASH_ATTN_AUTO = -1
 def _either(kv_type: KvType) -> list[tuple[KvType, int]]:
     # Some devices have no flash attention for some head sizes.
     return [(kv_type, _FLASH_ATTN_ON), (kv_type, _FLASH_ATTN_AUTO)]
+
+
+def prompt_rows(n_batch: int, n_vocab: int) -> int:
+    """Return how many rows of a prompt chunk are read at most."""
+    return max(1, min(n_batch, _PROMPT_LOGITS_BYTES // (4 * n_vocab)))
 
 
 class LlamaTarget:
@@ -79,6 +85,7 @@ class LlamaTarget:
         self._logits_address = 0
         # Cells past the text may exist: a decode or commit is under way, or was cut short.
         self._is_dirty = False
+        self._states = PrefixStates(config.prefix_bytes, config.max_prefixes)
         self.n_vocab = model.n_vocab
         self.n_ctx = self._choose_n_ctx(config)
         reason = model.cannot_branch_because
@@ -126,8 +133,7 @@ class LlamaTarget:
         return _either(kv_type or "f16")
 
     def _open(self, config: ModelConfig) -> None:
-        n_logits_fit = _PROMPT_LOGITS_BYTES // (4 * self.n_vocab)
-        self.max_prompt_rows = max(1, min(self.n_batch, n_logits_fit))
+        self.max_prompt_rows = prompt_rows(self.n_batch, self.n_vocab)
         n_outputs = max(self.max_prompt_rows, self.max_nodes + 1, self.max_leaves + 1)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self.n_ctx
@@ -162,12 +168,17 @@ class LlamaTarget:
                 f"llama.cpp could not open a context of {self.n_ctx} tokens: {detail}; "
                 "a smaller context (--ctx) needs less memory"
             )
+        self._attach(handle, weakref.finalize(self, llama_cpp.llama_free, handle))
+
+    def _attach(self, handle: object, close: weakref.finalize[..., LlamaTarget]) -> None:
+        """Take an open context, and what closes it."""
         self._ctx = handle
-        self._close = weakref.finalize(self, llama_cpp.llama_free, handle)
+        self._close = close
         self._kv = KvCache(handle, self.max_leaves)
         self._abort.attach(handle)
-        self.n_threads: int = params.n_threads
-        self._batch = BatchWriter(params.n_batch, self.max_leaves, self.n_vocab)
+        self.n_threads: int = llama_cpp.llama_n_threads(handle)
+        n_batch = llama_cpp.llama_n_batch(handle)
+        self._batch = BatchWriter(n_batch, self.max_leaves, self.n_vocab)
 
     def _probe_rollback(self) -> bool:
         """Read two tokens and take one back; also warms the weights up."""
@@ -274,12 +285,58 @@ class LlamaTarget:
     def reuse(self, prompt: Sequence[TokenId]) -> int:
         """Keep what the cache shares with ``prompt``; see ``Target.reuse``."""
         self._require_open()
-        limit = min(len(self.tokens), len(prompt) - 1)
-        n_same = 0
-        while n_same < limit and self.tokens[n_same] == prompt[n_same]:
-            n_same += 1
+        n_same = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
+        can_rewind = self.max_nodes > 0
+        if not can_rewind and n_same < len(self.tokens):
+            n_same = 0
+        found = self._states.take(prompt, n_same, whole=not can_rewind)
+        n_kept = 0 if found else n_same
+        if self._states.is_worth_saving(len(self.tokens), n_kept):
+            self._save_prefix()
+        if found is not None and self.load_state(*found):
+            n_same = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
         self.rewind(n_same)
         return len(self.tokens)
+
+    def _save_prefix(self) -> None:
+        if self._kv.state_bytes() <= self._states.max_bytes:
+            state = self.save_state()
+            if state:
+                self._states.put(self.tokens, state)
+
+    @property
+    def max_states(self) -> int:
+        """How many texts besides the one in the cache it can keep saved."""
+        return self._states.max_states if self._states.max_bytes else 0
+
+    def save_state(self) -> bytes | bytearray:
+        """Copy the state of the text out of the cache; empty where llama.cpp cannot."""
+        self._require_open()
+        self.rewind(len(self.tokens))
+        return self._kv.save() if self.tokens else b""
+
+    def load_state(self, tokens: Sequence[TokenId], state: bytes | bytearray) -> bool:
+        """Put a text and its saved state in place of what the cache holds.
+
+        Returns:
+            False if llama.cpp refuses the state: the cache is empty then.
+        """
+        self._require_open()
+        self.clear()
+        self._n_rows = 0
+        self._is_dirty = True
+        fits = 0 < len(tokens) <= self.n_ctx and bool(state)
+        if not (fits and self._kv.load(state) and self._kv.all_end_at(len(tokens) - 1)):
+            self.clear()
+            return False
+        self.tokens = list(tokens)
+        self._is_dirty = False
+        return True
+
+    def forget(self) -> None:
+        """Drop the text, and all saved ones."""
+        self._states.clear()
+        self.rewind(0)
 
     def rewind(self, n_tokens: int) -> None:
         """Shorten the text to ``n_tokens``; where that is impossible, to nothing."""

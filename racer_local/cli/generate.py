@@ -21,9 +21,9 @@ from racer_local.cli.options import (
     sampling_options,
 )
 from racer_local.cli.progress import Progress
-from racer_local.worker import Worker
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
+from racer_local.worker import Worker
 
 if TYPE_CHECKING:
     from racer_local.text_model import TextModel, TextStream

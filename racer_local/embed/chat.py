@@ -1,0 +1,92 @@
+"""Conversations: what upstream's chat handlers make of them, and what to do with long ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import llama_cpp
+
+from racer_local.errors import ContextFullError
+
+__all__ = ["Message", "chat_request", "drop_oldest_turns", "with_schema"]
+
+Message: TypeAlias = Mapping[str, Any]
+
+
+class _Captured(Exception):  # noqa: N818 - a jump, no error
+    """Carries what a chat handler wanted to have completed."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        super().__init__()
+        self.request = request
+
+
+class _Capture:
+    """Stands in for a model before a chat handler; everything but completing is the model's."""
+
+    def __init__(self, llama: object) -> None:
+        self._llama = llama
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._llama, name)
+
+    def create_completion(self, **request: Any) -> None:
+        raise _Captured(request)
+
+
+def with_schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Write OpenAI's ``json_schema`` response format the way that upstream understands."""
+    if response_format is None or response_format.get("type") != "json_schema":
+        return response_format
+    wrapped = response_format.get("json_schema") or {}
+    schema = wrapped.get("schema", response_format.get("schema"))
+    return {"type": "json_object", **({} if schema is None else {"schema": schema})}
+
+
+def chat_request(
+    llama: object, messages: Sequence[Message], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the completion request that the model's chat handler makes of a conversation.
+
+    Args:
+        llama: the model.
+        messages: the conversation.
+        options: those of ``create_chat_completion``.
+    """
+    try:
+        llama_cpp.Llama.create_chat_completion(_Capture(llama), messages=list(messages), **options)
+    except _Captured as captured:
+        return captured.request
+    raise TypeError("this chat handler does not complete a prompt, so it cannot be used here")
+
+
+def drop_oldest_turns(
+    messages: Sequence[Message], n_tokens: Callable[[Sequence[Message]], int], n_max: int
+) -> tuple[list[Message], list[Message]]:
+    """Shorten a conversation from its beginning until it fits.
+
+    System messages stay, and so does everything from the last user message on. A turn is a user
+    message and what answered it.
+
+    Args:
+        messages: the conversation.
+        n_tokens: counts the tokens of one, with its template.
+        n_max: most tokens.
+
+    Returns:
+        What is kept, and what was dropped.
+
+    Raises:
+        ContextFullError: what must stay does not fit by itself.
+    """
+    kept = list(messages)
+    dropped: list[Message] = []
+    while (n := n_tokens(kept)) > n_max:
+        starts = [i for i, message in enumerate(kept) if message.get("role") == "user"]
+        if len(starts) < 2:
+            raise ContextFullError(n, n_max)
+        turn = [i for i in range(starts[0], starts[1]) if kept[i].get("role") != "system"]
+        dropped.extend(kept[i] for i in turn)
+        kept = [message for i, message in enumerate(kept) if i not in turn]
+    return kept, dropped
