@@ -81,11 +81,14 @@ class CallQueue:
         """Count the waiting calls."""
         return len(self._waiting)
 
-    def enter(self, timeout_s: float | None = None) -> Call:
+    def enter(
+        self, timeout_s: float | None = None, on_begin: Callable[[Call], None] | None = None
+    ) -> Call:
         """Wait for the own turn.
 
         Args:
             timeout_s: how long to wait at most; None waits as long as it takes.
+            on_begin: is given the call before it waits.
 
         Raises:
             BusyError: it took longer, or this very flow of execution has an unfinished stream
@@ -93,6 +96,8 @@ class CallQueue:
             ClosedError: the model was closed meanwhile.
         """
         call = Call(self)
+        if on_begin is not None:
+            on_begin(call)
         with self._lock:
             self._check_open()
             active = self._active
@@ -116,6 +121,8 @@ class CallQueue:
         try:
             while not call._turn.is_set():
                 left = _POLL_S if ends is None else ends - monotonic()
+                if call.is_cancelled:
+                    raise BusyError("the call was cancelled while it waited for its turn")
                 if left <= 0:
                     raise BusyError(
                         f"the model is busy: {timeout_s:g} s were not enough to get a turn, with "
