@@ -9,7 +9,7 @@ import llama_cpp
 
 from racer_local.errors import ContextFullError
 
-__all__ = ["Message", "chat_request", "drop_oldest_turns", "with_schema"]
+__all__ = ["Message", "Shortened", "chat_request", "drop_oldest_turns", "with_schema"]
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -33,6 +33,24 @@ class _Capture:
 
     def create_completion(self, **request: Any) -> None:
         raise _Captured(request)
+
+
+class Shortened:
+    """Stands in for a model before a chat handler, to say that messages were left out."""
+
+    def __init__(self, llama: Any, n_dropped: int) -> None:
+        """Complete with ``llama``, whose statistics are to tell ``n_dropped``."""
+        self._llama = llama
+        self._n_dropped = n_dropped
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything but completing is the model's."""
+        return getattr(self._llama, name)
+
+    def create_completion(self, **request: Any) -> Any:
+        """Complete, and have it noted."""
+        answers = self._llama._create_completion(**request, n_dropped=self._n_dropped)
+        return answers if request.get("stream") else next(answers)
 
 
 def with_schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -21,7 +21,7 @@ from racer_local.errors import ContextFullError
 from racer_local.stats import Stats
 from racer_local.tree import TokenId
 
-__all__ = ["CompletingLlama"]
+__all__ = ["CompletingLlama", "note_dropped"]
 
 _TOO_LONG = re.compile(r"Requested tokens \((\d+)\) exceed context window of (\d+)")
 
@@ -32,6 +32,12 @@ class _Prepared(Exception):  # noqa: N818 - a jump, no error
     def __init__(self, tokens: Sequence[TokenId]) -> None:
         super().__init__()
         self.tokens = [int(token) for token in tokens]
+
+
+def note_dropped(stats: Stats, n_dropped: int) -> None:
+    """Tell in the statistics that messages were left out."""
+    if n_dropped:
+        stats.notices.append(f"the {n_dropped} oldest messages were left out to fit the context")
 
 
 class CompletingLlama(LowLevelLlama):
@@ -99,6 +105,7 @@ class CompletingLlama(LowLevelLlama):
         seed: int | None = None,
         model: str | None = None,
         stopping_criteria: Any = None,
+        n_dropped: int = 0,
         **options: Any,
     ) -> Iterator[Json]:
         core = self._require_core()
@@ -118,6 +125,7 @@ class CompletingLlama(LowLevelLlama):
             with self._answer(
                 core, call, completion, chain, max_tokens, stop, stopping_criteria
             ) as answer:
+                note_dropped(answer.stats, n_dropped)
                 if not stream:
                     whole = completion.whole(answer)
                 else:

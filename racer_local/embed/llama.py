@@ -11,13 +11,14 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+import llama_cpp
 import numpy as np
 
 from racer_local.config import DraftConfig, DraftMode
 from racer_local.embed.aio import CallHandle, iterate_async, run_async
 from racer_local.embed.answer import StreamEvent
-from racer_local.embed.chat import Message, chat_request, drop_oldest_turns, with_schema
-from racer_local.embed.completing import CompletingLlama
+from racer_local.embed.chat import Message, Shortened, chat_request, drop_oldest_turns, with_schema
+from racer_local.embed.completing import CompletingLlama, note_dropped
 from racer_local.embed.completion import Completion
 from racer_local.errors import ConfigError
 from racer_local.tree import TokenId
@@ -101,12 +102,17 @@ class RacerLlama(CompletingLlama):
         """
         if "response_format" in options:
             options["response_format"] = with_schema(options["response_format"])
-        return super().create_chat_completion(self._fitting(messages, options), *args, **options)
+        kept, dropped = self._fitting(messages, options)
+        self.last_dropped = dropped
+        llama = Shortened(self, len(dropped)) if dropped else self
+        return llama_cpp.Llama.create_chat_completion(llama, kept, *args, **options)
 
-    def _fitting(self, messages: Sequence[Message], options: Mapping[str, Any]) -> list[Message]:
-        self.last_dropped = []
+    def _fitting(
+        self, messages: Sequence[Message], options: Mapping[str, Any]
+    ) -> tuple[list[Message], list[Message]]:
+        """Return what is kept of a conversation, and what is not."""
         if self.overflow == "error" or self._core is None:
-            return list(messages)
+            return list(messages), []
 
         def n_tokens(kept: Sequence[Message]) -> int:
             prompt = chat_request(self, kept, options)["prompt"]
@@ -115,8 +121,7 @@ class RacerLlama(CompletingLlama):
         n_ctx = self._core.target.n_ctx
         n_answer = options.get("max_tokens") or min(256, n_ctx // 4)
         n_max = max(1, n_ctx - max(1, min(n_answer, n_ctx // 2)))
-        kept, self.last_dropped = drop_oldest_turns(messages, n_tokens, n_max)
-        return kept
+        return drop_oldest_turns(messages, n_tokens, n_max)
 
     def _raw_tokens(self, text: str) -> list[TokenId]:
         tokens: list[TokenId] = self.tokenize(text.encode("utf-8"), add_bos=True, special=True)
@@ -144,23 +149,26 @@ class RacerLlama(CompletingLlama):
             BusyError: no turn came in time.
             ContextFullError: the prompt does not fit; it names both counts.
         """
+        n_dropped = 0
         if len(prompt) and isinstance(prompt[0], Mapping):
             if "response_format" in options:
                 options["response_format"] = with_schema(options["response_format"])
-            messages = self._fitting(prompt, options)  # type: ignore[arg-type]  # seen above
+            messages, dropped = self._fitting(prompt, options)  # type: ignore[arg-type]  # seen
+            self.last_dropped = dropped
+            n_dropped = len(dropped)
             request = chat_request(self, messages, options)
         else:
             request = {"prompt": prompt if isinstance(prompt, str) else list(prompt), **options}
-        return self._events(request, timeout_s, on_prefill)
+        return self._events(request, n_dropped, timeout_s, on_prefill)
 
     def _events(
         self,
         request: dict[str, Any],
+        n_dropped: int,
         timeout_s: float | None,
         on_prefill: Callable[[int, int], None] | None,
     ) -> Generator[StreamEvent, None, None]:
         core = self._require_core()
-        dropped = len(self.last_dropped)
         with self._call(timeout_s) as call:
             prompt = request.pop("prompt")
             with self._inside(call):
@@ -184,8 +192,7 @@ class RacerLlama(CompletingLlama):
                 criteria,
                 on_prefill,
             ) as answer:
-                if dropped:
-                    answer.stats.notices.append(f"{dropped} old messages were left out")
+                note_dropped(answer.stats, n_dropped)
                 for event in answer:
                     yield event
                     call.thread = threading.get_ident()
