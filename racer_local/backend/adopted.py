@@ -54,6 +54,7 @@ class AdoptedTarget(LlamaTarget):
         return int(llama_cpp.llama_n_ctx(self._adopted))
 
     def _open(self, config: ModelConfig) -> None:
+        self.kv_type = config.kv_type or "f16"
         self.max_prompt_rows = prompt_rows(self.n_batch, self.n_vocab)
         self._attach(self._adopted, weakref.finalize(self, _leave))
 

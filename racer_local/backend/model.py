@@ -77,6 +77,8 @@ class LlamaModel:
         self = cls.__new__(cls)
         self.path = path
         self.header = header
+        # Not known, and asked only by who opens a context.
+        self.is_on_cpu = False
         self._take(handle, weakref.finalize(self, _leave))
         return self
 

@@ -69,7 +69,9 @@ class Core:
         self.target = AdoptedTarget(self.model, config, ctx)
         self._costs = CostStore(config, self.target.n_threads, runtime_version())
         memory = load_row_memory(config.path) if self.target.max_nodes else None
-        self.engine = Engine(self.target, draft, cost=self._costs.load(), row_memory=memory)
+        self.engine = Engine(
+            target, draft, cost=self._costs.load(), row_memory=memory, exact_rows=exact_rows
+        )
 
     def piece(self, token: TokenId) -> bytes:
         """Return the bytes of a token; a control token has none."""
