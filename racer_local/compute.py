@@ -76,7 +76,7 @@ class ComputeThread:
         Raises:
             ClosedError: the interpreter is shutting down.
         """
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             return function()
         if self._is_closed:
             raise ClosedError("Python is shutting down; nothing can be computed any more")
@@ -94,6 +94,11 @@ class ComputeThread:
         finally:
             # An exception refers to this frame; the frame must not refer to the exception.
             del job
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the thread that asks."""
+        return threading.current_thread() is self._thread
 
     def stop_at_exit(self, owner: object) -> None:
         """Call ``owner.cancel()`` when the interpreter exits in the middle of its work."""

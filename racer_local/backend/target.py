@@ -89,6 +89,7 @@ class LlamaTarget:
         self.n_vocab = model.n_vocab
         self.n_ctx = self._choose_n_ctx(config)
         reason = model.cannot_branch_because
+        self._can_rewind = reason is None
         self.max_nodes = 0 if reason else config.max_nodes
         self.max_leaves = 1 if reason else config.max_leaves
         self.is_exact = config.exact
@@ -103,6 +104,7 @@ class LlamaTarget:
             raise
         if not can_roll_back:
             reason = "llama.cpp cannot take back part of what this model has read"
+            self._can_rewind = False
             self.max_nodes = 0
             self.max_leaves = 1
             self._close()
@@ -286,10 +288,9 @@ class LlamaTarget:
         """Keep what the cache shares with ``prompt``; see ``Target.reuse``."""
         self._require_open()
         n_same = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
-        can_rewind = self.max_nodes > 0
-        if not can_rewind and n_same < len(self.tokens):
+        if not self._can_rewind and n_same < len(self.tokens):
             n_same = 0
-        found = self._states.take(prompt, n_same, whole=not can_rewind)
+        found = self._states.take(prompt, n_same, whole=not self._can_rewind)
         n_kept = 0 if found else n_same
         if self._states.is_worth_saving(len(self.tokens), n_kept):
             self._save_prefix()

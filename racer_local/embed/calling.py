@@ -10,7 +10,7 @@ from racer_local.embed.aio import CallHandle
 from racer_local.embed.call_queue import Call
 from racer_local.embed.core import Core
 from racer_local.embed.opening import OpeningLlama
-from racer_local.errors import ConfigError
+from racer_local.errors import BusyError, ConfigError
 
 __all__ = ["CallingLlama"]
 
@@ -37,10 +37,13 @@ class CallingLlama(OpeningLlama):
         if mine is not None:
             yield mine
             return
+        core = self._require_core()
+        if core.compute.is_current:
+            raise BusyError("a callback of a running call cannot call a model")
         timeout = self.wait_timeout_s if timeout_s is None else timeout_s
         handle: CallHandle | None = getattr(self._local, "handle", None)
         on_begin = None if handle is None else handle.attach
-        with self._require_core().calls.enter(timeout, on_begin) as call:
+        with core.calls.enter(timeout, on_begin) as call:
             yield call
 
     @contextlib.contextmanager

@@ -132,7 +132,8 @@ class CompletingLlama(LowLevelLlama):
                     for chunk in completion.chunks(answer):
                         yield chunk
                         call.thread = threading.get_ident()
-            self._keep(answer, tokens)
+            with self._inside(call):
+                self._keep(answer, tokens)
         if not stream:
             yield whole
 

@@ -196,7 +196,8 @@ class RacerLlama(CompletingLlama):
                 for event in answer:
                     yield event
                     call.thread = threading.get_ident()
-            self._keep(answer, tokens)
+            with self._inside(call):
+                self._keep(answer, tokens)
 
     # --- asyncio --------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,7 +79,7 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
         self.notices: list[str] = []
         self._draft = draft
         is_generative = not options.get("embedding") and not options.get("vocab_only")
-        self._wants_drafts = is_generative and draft.mode != "off"
+        self._is_generative = is_generative
         path = Path(model_path)
         header = inspect_gguf(path) if path.exists() else None
         if header is not None and is_generative:
@@ -86,10 +87,13 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
         self._amend(options)
         self._asked_n_batch = int(options.get("n_batch") or 512)
         self._load(model_path, options)
-        # Log probabilities come from rows as they are computed; no table is needed for them.
-        self._logits_all = True
         if is_generative and header is not None:
+            # Log probabilities come from rows as they are computed: upstream is not to refuse.
+            self._logits_all = True
             model = LlamaModel.adopt(self._model.model, path, header)
+            if draft.budget > self._max_nodes > 0:
+                # A batch has to hold the tree.
+                draft = replace(draft, budget=self._max_nodes)
             self._core = Core(model, self._model_config(path), draft, self._ctx.ctx)
             self.notices.extend(self._core.target.notices)
             if not header.has_chat_template and options.get("chat_format") is None:
@@ -112,7 +116,8 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             self.notices.append("draft_model is ignored: drafting is built in here")
         options["n_threads"] = options.get("n_threads") or physical_cores()
         options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
-        options.setdefault("flash_attn", True)
+        if self._is_generative:
+            options.setdefault("flash_attn", True)
         options["logits_all"] = False
 
     def _load(self, model_path: str, options: dict[str, Any]) -> None:
@@ -170,6 +175,8 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
     def _model(self, model: Any) -> None:
         # The model is there, the context comes next.
         self._opened_model = model
+        if not self._is_generative:
+            return
         params = self._context_params
         # A context of the size that the model was trained with is filled in after this.
         n_batch = params.n_batch or min(int(model.n_ctx_train()), self._asked_n_batch)
@@ -178,13 +185,13 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             or llama_cpp.llama_model_is_hybrid(model.model)
         )
         n_fit = min(n_batch, params.n_ubatch or n_batch) - 1
-        wanted = self._draft.budget if self._wants_drafts and can_branch else 0
+        wanted = self._draft.budget if self._draft.mode != "off" else 0
         self._max_nodes = max(0, min(wanted, n_fit))
         self._max_leaves = max(1, min(self._draft.max_leaves, self._max_nodes))
         amend_context_params(
             params,
             n_vocab=model.n_vocab(),
             n_batch=n_batch,
-            max_nodes=self._max_nodes,
-            max_leaves=self._max_leaves,
+            max_nodes=self._max_nodes if can_branch else 0,
+            max_leaves=self._max_leaves if can_branch else 1,
         )

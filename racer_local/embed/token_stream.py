@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,6 +16,7 @@ from racer_local.compute import ComputeThread
 from racer_local.config import GenerationConfig
 from racer_local.embed.call_queue import Call
 from racer_local.engine import Engine, FinishReason, TokenEvent
+from racer_local.errors import ClosedError
 from racer_local.stats import Stats
 from racer_local.tree import Source, TokenId
 
@@ -102,7 +104,9 @@ class TokenStream(Closing, Iterator[TokenEvent]):
         self._call.watch(None)
         if self._ready or not self._is_over:
             self._ready.clear()
-            self._compute.run(self._undo)
+            # While Python shuts down nothing has to be put in order any more.
+            with contextlib.suppress(ClosedError):
+                self._compute.run(self._undo)
 
     def _undo(self) -> None:
         self._generation.close()
