@@ -31,7 +31,7 @@ LONG = "All work and no play makes Jack a dull boy. " * 30
 
 @pytest.fixture(scope="module")
 def opened(smol_path: Path) -> Iterator[RacerLlama]:
-    with_close = RacerLlama(str(smol_path), n_ctx=480, draft="racer", budget=12)
+    with_close = RacerLlama(str(smol_path), n_ctx=512, draft="racer", budget=12)
     yield with_close
     with_close.close()
 
@@ -147,9 +147,9 @@ def test_a_stop_string_is_found_wherever_drafts_end(llama: RacerLlama, n_start: 
 
 @pytest.mark.parametrize("n_free", [1, 2, 3, 8, 40])
 def test_a_context_is_filled_to_the_last_token(llama: RacerLlama, n_free: int) -> None:
-    ids = llama.tokenize((STEP * 20).encode())[: 480 - n_free]
+    ids = llama.tokenize((STEP * 20).encode())[: 512 - n_free]
     answer = llama(ids, max_tokens=None, temperature=0)
-    assert answer["usage"]["total_tokens"] <= 480
+    assert answer["usage"]["total_tokens"] <= 512
     assert answer["choices"][0]["finish_reason"] in ("length", "stop")
     if answer["choices"][0]["finish_reason"] == "length":
         assert answer["usage"]["completion_tokens"] == n_free
@@ -158,7 +158,7 @@ def test_a_context_is_filled_to_the_last_token(llama: RacerLlama, n_free: int) -
 def test_a_prompt_longer_than_a_batch_is_read_in_parts(smol_path: Path, llama: RacerLlama) -> None:
     ids = llama.tokenize((STEP * 9).encode())[:300]
     told: list[tuple[int, int]] = []
-    small = RacerLlama(str(smol_path), n_ctx=480, n_batch=64, draft="racer", budget=12)
+    small = RacerLlama(str(smol_path), n_ctx=512, n_batch=64, draft="racer", budget=12)
     small.on_prefill = lambda done, total: told.append((done, total))
     try:
         answer = small(ids, max_tokens=8, temperature=0)
@@ -386,7 +386,7 @@ def test_events_tell_text_source_and_stats(llama: RacerLlama) -> None:
 
 def test_a_prompt_that_is_too_long_names_both_counts(llama: RacerLlama) -> None:
     ids = llama.tokenize(LONG.encode()) * 3
-    with pytest.raises(ContextFullError, match=f"{len(ids)} tokens.* 480") as caught:
+    with pytest.raises(ContextFullError, match=f"{len(ids)} tokens.* 512") as caught:
         llama(ids, max_tokens=4)
     assert isinstance(caught.value, ValueError)
     with pytest.raises(ContextFullError):
@@ -411,7 +411,7 @@ def test_the_oldest_turns_are_dropped_only_if_asked_for(llama: RacerLlama) -> No
     dropped = llama.last_dropped
     assert dropped == turns[: len(dropped)]
     assert 0 < len(dropped) < len(turns)
-    assert answer["usage"]["prompt_tokens"] <= 480 - 8
+    assert answer["usage"]["prompt_tokens"] <= 512 - 8
     assert llama.last_stats is not None
     assert "left out" in llama.last_stats.notices[0]
     with pytest.raises(ContextFullError):
@@ -478,7 +478,7 @@ def test_a_pickled_model_opens_again(llama: RacerLlama) -> None:
 
 
 def test_two_models_in_two_threads(smol_path: Path, llama: RacerLlama) -> None:
-    other = RacerLlama(str(smol_path), n_ctx=480, draft="racer", budget=12)
+    other = RacerLlama(str(smol_path), n_ctx=512, draft="racer", budget=12)
     answers: list[str] = []
     threads = [threading.Thread(target=lambda m=m: answers.append(ask(m))) for m in (llama, other)]
     for thread in threads:
@@ -533,7 +533,7 @@ def test_a_draft_model_for_upstreams_own_class(smol_path: Path) -> None:
     draft = RacerDraftModel(n_tokens=4)
     model = llama_cpp.Llama(
         str(smol_path),
-        n_ctx=480,
+        n_ctx=512,
         flash_attn=True,
         logits_all=True,
         draft_model=draft,

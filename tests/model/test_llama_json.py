@@ -73,7 +73,7 @@ def is_valid(value: Any, schema: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def llama(smol_path: Path) -> Iterator[RacerLlama]:
-    model = RacerLlama(str(smol_path), n_ctx=480, draft="racer", budget=6)
+    model = RacerLlama(str(smol_path), n_ctx=512, draft="racer", budget=6)
     yield model
     model.close()
 

@@ -19,7 +19,7 @@ from inputs import CATS, CODE, EMOJI, OK_CHAT, STEP
 from racer_local import RacerLlama
 from racer_local.backend.native import physical_cores
 
-N_CTX = 480
+N_CTX = 512
 ROWS = 12
 SCHEMA = {
     "type": "object",
@@ -120,7 +120,7 @@ CRITERIA = llama_cpp.StoppingCriteriaList([lambda ids, _: len(ids) >= 40])
 CALLS: dict[str, Callable[[Any], Any]] = {
     "greedy": complete(),
     "code": complete(prompt=CODE, max_tokens=40),
-    "emoji": complete(prompt=EMOJI, max_tokens=40),
+    "emoji": complete(prompt=EMOJI, max_tokens=42),
     "chinese": complete(prompt="你好,你好,你好,", max_tokens=20),
     "token ids": lambda llama: llama(first_ids(llama), max_tokens=9, temperature=0),
     "called": lambda llama: llama(CATS, max_tokens=12, temperature=0),
