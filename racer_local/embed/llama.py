@@ -47,6 +47,7 @@ class RacerLlama(CompletingLlama):
         *,
         draft: DraftMode | DraftConfig = "auto",
         budget: int | None = None,
+        exact: bool = False,
         wait_timeout_s: float | None = None,
         overflow: OverflowPolicy = "error",
         on_prefill: Callable[[int, int], None] | None = None,
@@ -59,6 +60,8 @@ class RacerLlama(CompletingLlama):
             model_path: the GGUF file.
             draft: how to draft; ``off`` is plain decoding.
             budget: most draft nodes in one step.
+            exact: give the very tokens of plain decoding with the same settings; takes a q8_0
+                KV cache.
             wait_timeout_s: see the attributes.
             overflow: see the attributes.
             on_prefill: see the attributes.
@@ -84,7 +87,7 @@ class RacerLlama(CompletingLlama):
         self.last_dropped: list[Message] = []
         self._preparing = None
         self._local = threading.local()
-        super().__init__(str(model_path), draft, verbose=verbose, **options)
+        super().__init__(str(model_path), draft, exact=exact, verbose=verbose, **options)
         # Rows are kept one by one where they are wanted; this stands for upstream's table.
         self.scores = np.zeros((1, self._n_vocab), np.float32)
 
@@ -243,6 +246,7 @@ class RacerLlama(CompletingLlama):
         return {
             **super().__getstate__(),
             "draft": self._draft,
+            "exact": self._exact,
             "wait_timeout_s": self.wait_timeout_s,
             "overflow": self.overflow,
             "draft_model": None,

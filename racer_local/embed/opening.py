@@ -24,7 +24,7 @@ from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import clear_native_errors, last_native_error, physical_cores
 from racer_local.config import DraftConfig, ModelConfig
 from racer_local.embed.core import Core
-from racer_local.errors import ModelLoadError, UnsupportedModelError
+from racer_local.errors import ConfigError, ModelLoadError, UnsupportedModelError
 from racer_local.gguf_header import inspect_gguf, require_generative
 from racer_local.native_check import extra_buffers_are_safe
 
@@ -58,6 +58,21 @@ def _without_redirection() -> Iterator[None]:
             internals.suppress_stdout_stderr = redirect
 
 
+def _require_exact(options: dict[str, Any]) -> None:
+    """Ask for the cache whose single rows are computed as several ones are."""
+    for name, needed in (
+        ("type_k", llama_cpp.GGML_TYPE_Q8_0),
+        ("type_v", llama_cpp.GGML_TYPE_Q8_0),
+        ("flash_attn", True),
+    ):
+        if options.get(name) not in (None, needed):
+            raise ConfigError(
+                f"exact decoding needs a q8_0 KV cache and flash attention; leave {name} out, or "
+                "decode without exact"
+            )
+        options[name] = needed
+
+
 class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no types
     """``llama_cpp.Llama`` whose context can hold draft trees.
 
@@ -67,7 +82,9 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
 
     _core: Core | None = None
 
-    def __init__(self, model_path: str, draft: DraftConfig, **options: Any) -> None:
+    def __init__(
+        self, model_path: str, draft: DraftConfig, *, exact: bool = False, **options: Any
+    ) -> None:
         """Open model and context; ``options`` are upstream's.
 
         Raises:
@@ -78,6 +95,7 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
         """
         self.notices: list[str] = []
         self._draft = draft
+        self._exact = exact
         is_generative = not options.get("embedding") and not options.get("vocab_only")
         self._is_generative = is_generative
         path = Path(model_path)
@@ -116,6 +134,8 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             self.notices.append("draft_model is ignored: drafting is built in here")
         options["n_threads"] = options.get("n_threads") or physical_cores()
         options["n_threads_batch"] = options.get("n_threads_batch") or options["n_threads"]
+        if self._exact:
+            _require_exact(options)
         if self._is_generative:
             options.setdefault("flash_attn", True)
         options["logits_all"] = False
@@ -146,6 +166,7 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             max_nodes=self._max_nodes,
             max_leaves=self._max_leaves,
             kv_type=_KV_NAMES.get(params.type_k, "f16"),
+            exact=self._exact,
         )
 
     @property

@@ -111,6 +111,7 @@ class TokenStream(Closing, Iterator[TokenEvent]):
     def _undo(self) -> None:
         self._generation.close()
         if self._generation.stats.n_generated:
-            n_keep = self._n_prompt + self.n_taken
+            # As plain decoding leaves it: the last token has not been read yet.
+            n_keep = self._n_prompt + max(0, self.n_taken - 1)
             self._target.rewind(min(n_keep, len(self._target.tokens)))
         self._is_over = True
