@@ -20,6 +20,7 @@ from racer_local.embed.answer import StreamEvent
 from racer_local.embed.chat import Message, Shortened, chat_request, drop_oldest_turns, with_schema
 from racer_local.embed.completing import CompletingLlama, note_dropped
 from racer_local.embed.completion import Completion
+from racer_local.embed.low_level import COMPLETION_OPTIONS
 from racer_local.errors import ConfigError
 from racer_local.tree import TokenId
 
@@ -150,6 +151,7 @@ class RacerLlama(CompletingLlama):
 
         Raises:
             BusyError: no turn came in time.
+            ConfigError: there is no such option.
             ContextFullError: the prompt does not fit; it names both counts.
         """
         n_dropped = 0
@@ -161,6 +163,9 @@ class RacerLlama(CompletingLlama):
             n_dropped = len(dropped)
             request = chat_request(self, messages, options)
         else:
+            unknown = sorted(set(options) - COMPLETION_OPTIONS)
+            if unknown:
+                raise ConfigError(f"unknown options: {', '.join(unknown)}")
             request = {"prompt": prompt if isinstance(prompt, str) else list(prompt), **options}
         return self._events(request, n_dropped, timeout_s, on_prefill)
 

@@ -15,7 +15,7 @@ from racer_local.embed.core import Core
 from racer_local.errors import ConfigError, ContextFullError
 from racer_local.tree import TokenId
 
-__all__ = ["LowLevelLlama"]
+__all__ = ["COMPLETION_OPTIONS", "LowLevelLlama"]
 
 # Upstream's names of the settings that a sampler chain is built from.
 _CHAIN_NAMES = {
@@ -31,6 +31,13 @@ _CHAIN_NAMES = {
     "mirostat_mode": "mirostat_mode",
     "mirostat_tau": "mirostat_tau",
     "mirostat_eta": "mirostat_eta",
+}
+
+
+# All options of a completion; whatever else somebody writes is a mistake.
+COMPLETION_OPTIONS = frozenset(_CHAIN_NAMES) | {
+    *("echo", "grammar", "logit_bias", "logits_processor", "logprobs", "max_tokens", "model"),
+    *("seed", "stop", "stopping_criteria", "stream", "suffix", "tfs_z"),
 }
 
 

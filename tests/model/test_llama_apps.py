@@ -384,6 +384,21 @@ def test_events_tell_text_source_and_stats(llama: RacerLlama) -> None:
     assert (stats["n_generated"], stats["n_prompt"]) == (32, len(llama.tokenize(STEP.encode())))
 
 
+def test_an_unknown_option_is_an_error_and_no_surprise(llama: RacerLlama) -> None:
+    with pytest.raises(ConfigError, match="max_token$"):
+        llama.stream_events(STEP, max_token=3)
+
+
+def test_a_callback_that_calls_the_model_is_told_so(llama: RacerLlama) -> None:
+    def ask_again(ids: Any, scores: Any) -> Any:
+        ask(llama)
+        return scores
+
+    with pytest.raises(BusyError, match="callback"):
+        llama(STEP, max_tokens=2, logits_processor=[ask_again])
+    assert ask(llama) == STEP_ANSWER
+
+
 def test_a_prompt_that_is_too_long_names_both_counts(llama: RacerLlama) -> None:
     ids = llama.tokenize(LONG.encode()) * 3
     with pytest.raises(ContextFullError, match=f"{len(ids)} tokens.* 512") as caught:
