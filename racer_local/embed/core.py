@@ -20,7 +20,7 @@ from racer_local.embed.call_queue import Call, CallQueue
 from racer_local.embed.token_stream import TokenStream
 from racer_local.engine import Engine
 from racer_local.errors import ClosedError
-from racer_local.exactness import limit_to_exact
+from racer_local.exactness import find_exact_rows
 from racer_local.row_memory_store import load_row_memory
 from racer_local.tree import TokenId
 
@@ -67,10 +67,10 @@ class Core:
         self.compute.stop_at_exit(self.calls)
 
     def _open(self, config: ModelConfig, draft: DraftConfig, ctx: object) -> None:
-        self.target = AdoptedTarget(self.model, config, ctx)
-        self._costs = CostStore(config, self.target.n_threads, runtime_version())
-        limit_to_exact(self.target, self._costs)
-        memory = load_row_memory(config.path) if self.target.max_nodes else None
+        self.target = target = AdoptedTarget(self.model, config, ctx)
+        self._costs = CostStore(config, target.kv_type, target.n_threads, runtime_version())
+        exact_rows = find_exact_rows(target, self._costs)
+        memory = load_row_memory(config.path) if target.max_nodes else None
         self.engine = Engine(
             target, draft, cost=self._costs.load(), row_memory=memory, exact_rows=exact_rows
         )
