@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -33,6 +34,8 @@ class Progress:
         self._next = now + _REFRESH_S
         done, total = done * self._scale, total * self._scale
         line = f"{self._label}: {done:,.0f} of {total:,.0f}{self._unit} ({done / total:.0%})"
+        # A line that wraps cannot be rewritten.
+        line = line[: max(shutil.get_terminal_size().columns - 1, 1)]
         sys.stderr.write("\r" + line.ljust(self._width))
         sys.stderr.flush()
         self._width = len(line)

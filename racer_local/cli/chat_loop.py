@@ -1,0 +1,195 @@
+"""The chat itself: ask, stream the answer, tell what it cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from racer_local.chat.conversation import Conversation, answer_room
+from racer_local.chat.entry import Entry, parse_entry
+from racer_local.chat.reasoning import ReasoningScanner
+from racer_local.chat.settings import ChatSettings
+from racer_local.cli.chat_input import EntryReader
+from racer_local.cli.chat_model import ChatModel
+from racer_local.cli.chat_screen import Screen
+from racer_local.cli.interrupts import Interrupts
+from racer_local.cli.progress import Progress
+from racer_local.cli.worker import Worker
+from racer_local.errors import RacerError
+
+if TYPE_CHECKING:
+    from racer_local.stats import Stats
+    from racer_local.text_model import TextStream
+
+__all__ = ["Chat"]
+
+_INTERRUPTED = 130
+
+
+class Chat:
+    """A conversation at a terminal or through a pipe.
+
+    Attributes:
+        conversation: the turns so far.
+        settings: how answers are chosen.
+        model: what answers.
+        screen: where it is shown.
+        shows_stats: whether a line of figures follows each answer.
+        last_stats: figures of the last answer, or None.
+        is_leaving: whether the chat ends before the next entry.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        model: ChatModel,
+        settings: ChatSettings,
+        screen: Screen,
+        conversation: Conversation | None = None,
+    ) -> None:
+        """Put the parts together."""
+        self.conversation = conversation or Conversation()
+        self.settings = settings
+        self.model = model
+        self.screen = screen
+        self.shows_stats = True
+        self.last_stats: Stats | None = None
+        self.n_used = 0
+        self.is_leaving = False
+        self.exit_code = 0
+        self._worker = worker
+        self._is_armed = False
+
+    def run(self, reader: EntryReader, *, is_interactive: bool) -> int:
+        """Go on until the user leaves; return the exit code.
+
+        Args:
+            reader: gives the entries.
+            is_interactive: somebody is there to see an error and go on.
+        """
+        while not self.is_leaving:
+            try:
+                entry = parse_entry(reader.read())
+                self._is_armed = False
+                self._do(entry)
+            except EOFError:
+                break
+            except RacerError as error:
+                self.screen.note(f"error: {' '.join(str(error).split())}")
+                self.exit_code = 0 if is_interactive else 1
+            except KeyboardInterrupt:
+                if self._is_armed or not is_interactive:
+                    return _INTERRUPTED
+                self._is_armed = True
+                self.screen.end_answer()
+                self.screen.note("Ctrl-C again, Ctrl-D or /bye leaves")
+        return self.exit_code
+
+    def _do(self, entry: Entry) -> None:
+        from racer_local.cli.chat_commands import run_command
+
+        if entry.command:
+            run_command(self, entry)
+        elif entry.text.strip():
+            self.ask(entry.text)
+
+    def ask(self, text: str) -> None:
+        """Ask, and show the answer.
+
+        Raises:
+            RacerError: there is none; the question is taken back.
+        """
+        self.conversation.ask(text)
+        self._answer()
+
+    def ask_again(self) -> None:
+        """Answer the last question once more; where that fails, the old answer stays."""
+        old = self.conversation.reopen()
+        n_turns = len(self.conversation.turns)
+        try:
+            self._answer()
+        finally:
+            if len(self.conversation.turns) < n_turns:
+                self.conversation.turns.append(old)
+
+    def _answer(self) -> None:
+        model = self.model.text_model
+        text = ""
+        try:
+            with Interrupts(model.cancel) as interrupts:
+                room = answer_room(self.model.n_ctx, self.settings.limits.max_tokens)
+                fitted = self.model.fit(self.conversation, room)
+                if fitted.n_dropped:
+                    turns = "turn" if fitted.n_dropped == 1 else f"{fitted.n_dropped} turns"
+                    self.screen.note(
+                        f"note: the context is full; the oldest {turns} will no longer be read"
+                    )
+                with Progress("reading the prompt", unit="tokens") as progress:
+                    stream = self._stream(fitted.tokens, interrupts, progress)
+                    scanner = ReasoningScanner(self.model.end_of(fitted.tokens))
+                    try:
+                        self._show(stream, scanner, interrupts, progress)
+                    finally:
+                        text = stream.text
+        finally:
+            # A partial answer stays, whatever ended it.
+            self.conversation.answer(text)
+        self._tell(stream, len(fitted.tokens))
+        if interrupts.count:
+            self._is_armed = True
+            self.is_leaving = interrupts.count > 1
+            self.exit_code = _INTERRUPTED if self.is_leaving else self.exit_code
+
+    def _stream(self, tokens: list[int], interrupts: Interrupts, progress: Progress) -> TextStream:
+        cancel = self.model.text_model.cancel
+
+        def on_prefill(done: int, total: int) -> None:
+            # Pressed before there was anything to stop.
+            if interrupts.count:
+                cancel()
+            progress.show(done, total)
+
+        return self.model.stream(tokens, self.settings, on_prefill)
+
+    def _show(
+        self,
+        stream: TextStream,
+        scanner: ReasoningScanner,
+        interrupts: Interrupts,
+        progress: Progress,
+    ) -> None:
+        cancel = self.model.text_model.cancel
+        try:
+            for event in self._worker.iterate(stream, cancel):
+                progress.clear()
+                source = event.token.source if event.token is not None else None
+                for piece, is_reasoning in scanner.push(event.text):
+                    self.screen.write(piece, source, is_reasoning=is_reasoning)
+                if interrupts.count:
+                    cancel()
+            for piece, is_reasoning in scanner.flush():
+                self.screen.write(piece, is_reasoning=is_reasoning)
+        finally:
+            self.screen.end_answer()
+
+    def _tell(self, stream: TextStream, n_prompt: int) -> None:
+        stats = self.last_stats = stream.stats
+        self.n_used = n_prompt + stats.n_generated
+        for notice in stats.notices:
+            self.screen.note(f"note: {notice}")
+        if stream.finish_reason == "cancelled":
+            kept = "what there is of it stays" if stream.text else "the question is taken back"
+            self.screen.note(f"stopped; {kept}")
+        elif stream.finish_reason == "length" and self.n_used >= self.model.n_ctx - 1:
+            self.screen.note(
+                "note: the answer was cut because the context is full; /clear starts anew, "
+                "--ctx makes more room"
+            )
+        if self.shows_stats:
+            self.screen.stats(f"{stats.line()} · {self.context_meter()}")
+
+    def context_meter(self) -> str:
+        """Say how full the context is."""
+        n_ctx = self.model.n_ctx
+        return f"context {self.n_used:,} of {n_ctx:,} ({self.n_used / n_ctx:.0%})".replace(
+            "%)", " %)"
+        )

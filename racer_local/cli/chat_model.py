@@ -1,0 +1,138 @@
+"""The model a chat talks to: opened, asked and changed on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from racer_local.cli.options import model_config
+from racer_local.cli.progress import Progress
+from racer_local.cli.worker import Worker
+from racer_local.config import DraftConfig
+from racer_local.errors import ConfigError, RacerError
+
+if TYPE_CHECKING:
+    from racer_local.chat.conversation import Conversation, Fitted
+    from racer_local.chat.settings import ChatSettings
+    from racer_local.text_model import TextModel, TextStream
+
+__all__ = ["ChatModel"]
+
+_N_TAIL = 8
+
+
+class ChatModel:
+    """A model that can be exchanged for another while the chat goes on.
+
+    Attributes:
+        draft: how tokens are drafted.
+    """
+
+    def __init__(self, worker: Worker, options: dict[str, Any], draft: DraftConfig) -> None:
+        """Open the model that the options name.
+
+        Raises:
+            RacerError: it cannot be opened, or has no chat template.
+        """
+        self.draft = draft
+        self._worker = worker
+        self._options = options
+        self._model: TextModel | None = None
+        self._open(options)
+
+    @property
+    def text_model(self) -> TextModel:
+        """The open model."""
+        if self._model is None:
+            raise ConfigError("no model is open; choose one with /model")
+        return self._model
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        header = self.text_model.model.header
+        return f"{header.name or header.path.stem} ({header.file_type})"
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens the context holds."""
+        return self.text_model.target.n_ctx
+
+    def _open(self, options: dict[str, Any]) -> None:
+        from racer_local.gguf_header import inspect_gguf
+        from racer_local.text_model import TextModel
+
+        config = model_config(options, self.draft)
+        # The mode may change later: always leave room for trees.
+        n_nodes = max(1, self.draft.budget)
+        config = replace(config, max_nodes=n_nodes, max_leaves=n_nodes)
+        if not inspect_gguf(config.path).has_chat_template:
+            raise ConfigError(
+                f"{config.path.name} has no chat template, so it is probably a base model; "
+                "continue a text with it instead: racer-local generate --raw"
+            )
+        # Two models at once may not fit into memory.
+        self.close()
+        with Progress("loading the model", unit="%", scale=100) as progress:
+
+            def on_progress(share: float) -> None:
+                self._worker.check()
+                progress.show(share, 1.0)
+
+            self._model = self._worker.call(lambda: TextModel(config, self.draft, on_progress))
+        self._options = options
+
+    def switch(self, name: str) -> None:
+        """Go on with another model.
+
+        Raises:
+            RacerError: it cannot be opened; the one before is open again then.
+        """
+        before = self._options
+        try:
+            self._open({**before, "model": name})
+        except RacerError:
+            if self._model is None:
+                self._open(before)
+            raise
+
+    def use(self, draft: DraftConfig) -> None:
+        """Draft differently from the next answer on.
+
+        Raises:
+            ConfigError: the model was opened for smaller trees.
+        """
+        engine = self.text_model.engine
+        self._worker.call(lambda: engine.use(draft))
+        self.draft = draft
+
+    def fit(self, conversation: Conversation, room: int) -> Fitted:
+        """Turn the conversation into a prompt; see ``Conversation.fit``."""
+        model, n_ctx = self.text_model, self.n_ctx
+        return self._worker.call(lambda: conversation.fit(model.chat_tokens, n_ctx, room))
+
+    def end_of(self, tokens: list[int]) -> str:
+        """Return the text of a prompt's last few tokens."""
+        model = self.text_model.model
+        tail = tokens[-_N_TAIL:]
+        return b"".join(model.piece(token, special=True) for token in tail).decode(
+            "utf-8", "replace"
+        )
+
+    def stream(
+        self,
+        tokens: list[int],
+        settings: ChatSettings,
+        on_prefill: Callable[[int, int], None],
+    ) -> TextStream:
+        """Prepare an answer."""
+        return self.text_model.stream(
+            tokens, settings.sampling, settings.limits, on_prefill=on_prefill
+        )
+
+    def close(self) -> None:
+        """Free the model; a second call does nothing."""
+        model, self._model = self._model, None
+        if model is not None:
+            self._worker.call(model.close)
