@@ -19,13 +19,14 @@ import importlib.util
 import re
 from pathlib import Path
 
-__all__ = ["amx_build_flags", "extra_buffers_are_safe", "gcc_drops_tile_config"]
+__all__ = ["amx_build_flags", "extra_buffers_are_safe", "gcc_drops_tile_config", "gpu_backends"]
 
 _AMX_SYMBOL = b"ggml_backend_amx_mul_mat"
 _GCC_COMMENT = re.compile(rb"GCC: \([^)\0]{0,200}\) (\d+)\.(\d+)")
 # First minor version of each GCC line with the repaired header.
 _REPAIRED_SINCE = {11: 5, 12: 4, 13: 3}
 _CPUINFO = Path("/proc/cpuinfo")
+_GPU_LIBRARY = re.compile(r"(?:lib)?ggml-(metal|cuda|vulkan|hip|sycl|opencl|musa|cann)\b")
 
 
 def gcc_drops_tile_config(major: int, minor: int) -> bool:
@@ -76,8 +77,25 @@ def extra_buffers_are_safe() -> bool:
     """
     if not cpu_has_amx():
         return True
+    folder = _library_folder()
+    if folder is None:
+        return True
+    return not any(library_misuses_amx(path) for path in sorted(folder.glob("libggml-cpu*.so")))
+
+
+def _library_folder() -> Path | None:
     spec = importlib.util.find_spec("llama_cpp")
     if spec is None or not spec.submodule_search_locations:
-        return True
-    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
-    return not any(library_misuses_amx(path) for path in sorted(folder.glob("libggml-cpu*.so")))
+        return None
+    return Path(next(iter(spec.submodule_search_locations))) / "lib"
+
+
+@functools.cache
+def gpu_backends() -> frozenset[str]:
+    """Name the GPU back ends that the installed build brings, without loading it."""
+    folder = _library_folder()
+    try:
+        names = [path.name for path in folder.iterdir()] if folder else []
+    except OSError:
+        names = []
+    return frozenset(match[1] for match in map(_GPU_LIBRARY.match, names) if match)

@@ -96,6 +96,9 @@ def model_options(function: _F) -> _F:
             is_flag=True,
             help="The very tokens of plain decoding: q8_0 KV cache, trees of limited size.",
         ),
+        click.option(
+            "--no-memory-check", is_flag=True, help="Load even what seems too large for the memory."
+        ),
     )(function)
 
 
@@ -163,13 +166,17 @@ def draft_config(options: dict[str, Any]) -> DraftConfig:
 
 
 def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
-    """Find the model, fetch it if it is of the catalog, and make its settings."""
+    """Find the model, fetch it if it is of the catalog, and make its settings.
+
+    Raises:
+        RacerError: there is no such model, a setting is out of range, or memory is too small.
+    """
     from racer_local.cli.progress import Progress
     from racer_local.model_store import resolve_model
 
     with Progress("fetching the model", unit="MB", scale=1e-6) as progress:
         path = resolve_model(options["model"], progress.show)
-    return ModelConfig(
+    config = ModelConfig(
         path=path,
         n_ctx=options["ctx"],
         n_threads=options["threads"],
@@ -180,6 +187,11 @@ def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
         kv_type=options["kv_type"],
         exact=options["exact"],
     )
+    if not options.get("no_memory_check"):
+        from racer_local.memory import require_memory
+
+        require_memory(config)
+    return config
 
 
 def sampling_config(options: dict[str, Any]) -> SamplingConfig:
