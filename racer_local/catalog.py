@@ -6,6 +6,7 @@ The list itself is ``models/catalog.toml``; a wheel carries a copy of that file 
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ else:
 __all__ = ["Catalog", "ModelEntry", "ModelPart", "checkout_folder", "load_catalog"]
 
 _PACKAGE = Path(__file__).resolve().parent
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_REPO = re.compile(r"[A-Za-z0-9._-]{1,96}/[A-Za-z0-9._-]{1,96}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,29 +44,33 @@ class ModelPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
-    """One model of the list.
+    """One model of the list: from wheels, in ``parts``, or from a Hugging Face repository.
 
     Attributes:
         name: what the user types.
         title: what the user reads.
-        file: name of the finished file.
-        size_bytes: size of the finished file.
-        sha256: of the finished file, in hexadecimal.
+        size_bytes: size of the finished file; of one on the hub, about.
         licence: name of the weights' licence.
         note: what it is for.
         source: where the model and its licence come from.
+        file: name of the finished file; '' for one on the hub.
+        sha256: of the finished file, in hexadecimal; '' where only the hub knows it.
         parts: joined in this order, they are the file.
+        repo: on the hub, owner and name; else ''.
+        quant: which of the repository's files, by its quantization.
     """
 
     name: str
     title: str
-    file: str
     size_bytes: int
-    sha256: str
     licence: str
     note: str
     source: str
-    parts: tuple[ModelPart, ...]
+    file: str = ""
+    sha256: str = ""
+    parts: tuple[ModelPart, ...] = ()
+    repo: str = ""
+    quant: str = ""
 
     @property
     def download_bytes(self) -> int:
@@ -120,18 +127,26 @@ def _parse(document: Mapping[str, Any]) -> Catalog:
 
 
 def _parse_entry(name: str, table: Mapping[str, Any]) -> ModelEntry:
+    if name != name.lower():
+        raise ValueError(f"the name {name!r} is not in lower case")
+    texts: dict[str, Any] = {key: str(table[key]) for key in ("title", "licence", "note", "source")}
+    size_bytes, sha256 = int(table["size_bytes"]), str(table.get("sha256", "")).lower()
+    if sha256 and not _SHA256.match(sha256):
+        raise ValueError(f"bad sha256 in entry {name!r}")
+    if "repo" in table:
+        repo, quant = table["repo"], table["quant"]
+        if not _REPO.match(repo) or not quant or table.keys() & {"file", "parts"}:
+            raise ValueError(f"bad repository in entry {name!r}")
+        return ModelEntry(
+            name=name, size_bytes=size_bytes, sha256=sha256, repo=repo, quant=quant, **texts
+        )
     file = table["file"]
     # The name becomes a path below the models folder; it must not lead out of it.
-    if name != name.lower() or Path(file).name != file or not file.endswith(".gguf"):
-        raise ValueError(f"bad name or file in entry {name!r}")
-    if len(table["sha256"]) != 64 or not table["parts"]:
+    if Path(file).name != file or not file.endswith(".gguf"):
+        raise ValueError(f"bad file in entry {name!r}")
+    if not sha256 or not table["parts"]:
         raise ValueError(f"entry {name!r} needs a sha256 and at least one part")
-    texts = {key: str(table[key]) for key in ("title", "licence", "note", "source")}
+    parts = tuple(ModelPart(**part) for part in table["parts"])
     return ModelEntry(
-        name=name,
-        file=file,
-        size_bytes=int(table["size_bytes"]),
-        sha256=table["sha256"].lower(),
-        parts=tuple(ModelPart(**part) for part in table["parts"]),
-        **texts,
+        name=name, size_bytes=size_bytes, sha256=sha256, file=file, parts=parts, **texts
     )

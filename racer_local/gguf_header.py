@@ -21,7 +21,7 @@ from racer_local.errors import ModelLoadError
 from racer_local.gguf_kinds import file_type_name, looks_like, require_generative
 from racer_local.gguf_reader import GGML_TYPES, HeaderReader, Scalar, StoredArray, quoted
 
-__all__ = ["GgufInfo", "inspect_gguf", "require_generative"]
+__all__ = ["GgufInfo", "inspect_gguf", "read_text_value", "require_generative"]
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -128,6 +128,27 @@ def inspect_gguf(path: str | os.PathLike[str]) -> GgufInfo:
         n_vocab=tokens.length if tokens else header.count(f"{arch}.vocab_size"),
         metadata=header.scalars,
     )
+
+
+def read_text_value(path: str | os.PathLike[str], key: str) -> str | None:
+    """Return a text of the metadata, however long it is up to 128 KB; None where there is none.
+
+    Raises:
+        ModelLoadError: the file is not a sound model.
+    """
+    path = Path(path)
+    n_kv = inspect_gguf(path).n_kv
+    shown = quoted(str(path))
+    with io.FileIO(path, "r") as file:
+        reader = HeaderReader(file, os.fstat(file.fileno()).st_size, shown)
+        reader.skip(24, "its counts")
+        for number in range(1, n_kv + 1):
+            name = reader.name(f"metadata key {number}")
+            kind = reader.u32(f"the type of {quoted(name)}")
+            if name == key:
+                return reader.long_text(kind, f"the value of {quoted(name)}")
+            reader.value(kind, name)
+    return None
 
 
 # --- the file itself -------------------------------------------------------------------------

@@ -26,6 +26,7 @@ Scalar: TypeAlias = "int | float | bool | str"
 _WINDOW_BYTES = 1 << 18
 _MAX_KEY_BYTES = 1024
 _MAX_KEPT_TEXT_BYTES = 4096
+_MAX_LONG_TEXT_BYTES = 1 << 17
 _MAX_SHOWN_CHARS = 160
 
 # GGUF value types: number, struct format.
@@ -186,6 +187,17 @@ class HeaderReader:
         number = _NUMBERS[kind]
         result: int | float = number.unpack(self.take(number.size, where))[0]
         return result
+
+    def long_text(self, kind: int, where: str) -> str | None:
+        """Read a text that may be long; None for another type, or one of more than 128 KB."""
+        if kind != _TEXT:
+            return None
+        length = self.u64(where)
+        return (
+            None
+            if length > _MAX_LONG_TEXT_BYTES
+            else self.take(length, where).decode("utf-8", "replace")
+        )
 
     def _text(self, where: str) -> str | None:
         length = self.u64(where)

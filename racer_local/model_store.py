@@ -23,7 +23,7 @@ from pathlib import Path
 
 import platformdirs
 
-from racer_local.catalog import Catalog, ModelEntry, checkout_folder, load_catalog
+from racer_local.catalog import ModelEntry, checkout_folder, load_catalog
 from racer_local.errors import ModelLoadError, RacerError
 from racer_local.gguf_reader import quoted
 from racer_local.model_fetch import Progress, fetch_model
@@ -62,8 +62,9 @@ def resolve_model(
     """Turn what the user typed into the path of a model file.
 
     A path of an existing file comes first and is returned as it was given; then the names of the
-    catalog (fetched if missing); then file names inside the models folder. None or an empty
-    string is the default model. What is in the file is not looked at.
+    catalog (those in wheels are fetched if missing); then file names inside the models folder;
+    then what other programs keep on this machine (``model_names``). None or an empty string is
+    the default model. What is in the file is not looked at.
 
     Raises:
         ModelLoadError: nothing fits; the message says what would.
@@ -82,11 +83,23 @@ def resolve_model(
     entry = catalog.find(text)
     if entry is not None:
         return ensure_model(entry, progress)
+    if _is_path_like(text):
+        raise ModelLoadError(_nothing_at_path(text))
     for name in (text, f"{text}.gguf"):
         kept = models_folder() / name
         if Path(name).name == name and _exists(kept) and not _is_folder(kept):
             return kept
-    raise ModelLoadError(_nothing_fits(text, catalog))
+    from racer_local.model_names import find_installed, nothing_fits
+    from racer_local.stores.find import find_models
+
+    models = find_models()
+    installed = find_installed(text, models)
+    if installed is not None:
+        return installed
+    is_file_name = text.lower().endswith(".gguf")
+    raise ModelLoadError(
+        _nothing_at_path(text) if is_file_name else nothing_fits(text, models, catalog)
+    )
 
 
 def ensure_model(entry: ModelEntry | str, progress: Progress | None = None) -> Path:
@@ -102,8 +115,13 @@ def ensure_model(entry: ModelEntry | str, progress: Progress | None = None) -> P
     if isinstance(entry, str):
         found = load_catalog().find(entry)
         if found is None:
-            raise ModelLoadError(_nothing_fits(entry, load_catalog()))
+            known = ", ".join(load_catalog().models)
+            raise ModelLoadError(f"no model named {quoted(entry)}; known names: {known}")
         entry = found
+    if entry.repo:
+        from racer_local.model_names import find_pulled
+
+        return find_pulled(entry)
     folder = models_folder()
     path = folder / entry.file
     if _is_verified(path, entry):
@@ -195,7 +213,17 @@ def _gguf_names(folder: Path) -> list[str]:
         return []
 
 
-def _nothing_fits(text: str, catalog: Catalog) -> str:
+def _is_path_like(text: str) -> bool:
+    return (
+        _is_folder(Path(text))
+        or "\\" in text
+        or "\0" in text
+        or text.startswith(("/", "./", "../", "~"))
+        or re.match(r"[A-Za-z]:[\\/]", text) is not None
+    )
+
+
+def _nothing_at_path(text: str) -> str:
     path = Path(text)
     if _is_folder(path):
         names = _gguf_names(path)
@@ -207,16 +235,9 @@ def _nothing_fits(text: str, catalog: Catalog) -> str:
             f"no model file at {quoted(text)}: that is a Windows path, and this is not Windows; "
             f"inside WSL it would be {quoted(mapped)}"
         )
-    if text.lower().endswith(".gguf") or "\\" in text or text.startswith(("/", "./", "../", "~")):
-        near = difflib.get_close_matches(path.name, _gguf_names(path.parent), n=1)
-        advice = f"did you mean {quoted(str(path.parent / near[0]))}?" if near else "check the path"
-        return f"no model file at {quoted(text)}; {advice}"
-    known = ", ".join(catalog.models)
-    near = difflib.get_close_matches(text.lower(), list(catalog.models), n=1)
-    advice = f"did you mean {near[0]}?" if near else f"known names: {known}"
-    if text.count("/") == 1:
-        advice = f"download a .gguf file of it and give the file's path, or take one of: {known}"
-    return f"no model named {quoted(text)}; {advice}"
+    near = difflib.get_close_matches(path.name, _gguf_names(path.parent), n=1)
+    advice = f"did you mean {quoted(str(path.parent / near[0]))}?" if near else "check the path"
+    return f"no model file at {quoted(text)}; {advice}"
 
 
 # --- command line ----------------------------------------------------------------------------

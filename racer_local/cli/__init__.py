@@ -17,6 +17,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "generate": "Answer one prompt, streaming to stdout.",
     "chat": "Talk to a model in the terminal.",
+    "models": "List, find, fetch, show and remove models.",
     "bench": "Measure plain decoding, draft modes and other programs on the same prompts.",
     "warm": "Learn a model's habits from bundled prompts, so that drafting starts warm.",
     "verify": "Check that drafting leaves the output alone, on this machine.",

@@ -70,7 +70,7 @@ def model_options(function: _F) -> _F:
             "--model",
             "-m",
             metavar="NAME_OR_PATH",
-            help="A GGUF file or a catalog name.  [default: SmolLM2-135M-Instruct]",
+            help="A GGUF file or a name (racer-local models).  [default: SmolLM2-135M-Instruct]",
         ),
         click.option(
             "--ctx",

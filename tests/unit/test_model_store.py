@@ -281,7 +281,7 @@ class TestResolve:
         [
             ("nothing", "known names: test-model"),
             ("test-modle", "did you mean test-model?"),
-            ("some/Repo-GGUF", "download a .gguf file"),
+            ("some/Repo-GGUF", "models pull some/Repo-GGUF"),
             ("./near/Modell.gguf", "did you mean './near/Model.gguf'?"),
             ("./near", "is a folder; give the path of a GGUF file, for example"),
             ("./empty", "it holds none"),

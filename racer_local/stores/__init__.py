@@ -1,0 +1,1 @@
+"""Model files that other programs keep on this machine: found, never changed. Layer: files."""
