@@ -50,8 +50,9 @@ default_model = $(if $(MODEL),,smollm2-135m-instruct)
 help:
 	@echo 'make run [PROMPT="..."] [MODEL=...]   answer a prompt, then compare with plain decoding'
 	@echo 'make bench                            measure the speed against plain decoding'
+	@echo 'make chat [MODEL=...] [ARGS="..."]     talk to a model in the terminal'
 	@echo 'make verify [ARGS=--quick]            check that drafting leaves the output alone'
-	@echo 'make chat | ui | serve                not in this version yet'
+	@echo 'make ui | serve                       not in this version yet'
 	@echo 'make test | check                     all tests | format, lint, types and quick tests'
 	@echo 'make setup [BACKEND=cpu|metal|cuda|vulkan] [PREBUILT=1]   build llama.cpp for a device'
 	@echo 'make clean                            remove all that was made here, except models'

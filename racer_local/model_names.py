@@ -136,7 +136,9 @@ def nothing_fits(text: str, models: Sequence[FoundModel], catalog: Catalog) -> s
     """Say that there is no such model, and which name may have been meant."""
     asked = text.strip().lower()
     names = [name for model in models for name in (model.name, *model.aliases)]
-    near = difflib.get_close_matches(asked[:200], [*catalog.models, *names], n=3)
+    # Prefixes such as ollama: alone make names look alike.
+    cutoff = 0.8 if ":" in asked else 0.6
+    near = difflib.get_close_matches(asked[:200], [*catalog.models, *names], n=3, cutoff=cutoff)
     starting = [name for name in catalog.models if len(asked) > 1 and name.startswith(asked)]
     if starting or near:
         advice = f"did you mean {' or '.join(dict.fromkeys([*starting[:3], *near]))}?"

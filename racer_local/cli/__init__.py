@@ -18,6 +18,7 @@ _COMMANDS = {
     "generate": "Answer one prompt, streaming to stdout.",
     "chat": "Talk to a model in the terminal.",
     "models": "List, find, fetch, show and remove models.",
+    "doctor": "Examine the machine, measure what decode steps cost, and give advice.",
     "bench": "Measure plain decoding, draft modes and other programs on the same prompts.",
     "warm": "Learn a model's habits from bundled prompts, so that drafting starts warm.",
     "verify": "Check that drafting leaves the output alone, on this machine.",

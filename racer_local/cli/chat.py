@@ -49,10 +49,11 @@ def command(**options: Any) -> int:
     from racer_local.chat.saved import chat_path, load_chat
     from racer_local.chat.settings import ChatSettings
     from racer_local.cli.chat_commands import COMMANDS
-    from racer_local.cli.chat_input import PipeReader, TerminalReader
+    from racer_local.cli.chat_input import EntryReader, PipeReader, TerminalReader
     from racer_local.cli.chat_loop import Chat
     from racer_local.cli.chat_model import ChatModel
     from racer_local.cli.chat_screen import Screen
+    from racer_local.cli.interrupts import Interrupts
     from racer_local.cli.worker import Worker
 
     settings = ChatSettings(sampling_config(options), generation_config(options))
@@ -63,7 +64,10 @@ def command(**options: Any) -> int:
     if options["system"] is not None:
         conversation.system = options["system"]
     is_interactive = sys.stdin.isatty()
-    reader = TerminalReader(list(COMMANDS), options["history"]) if is_interactive else PipeReader()
+    interrupts = Interrupts()
+    reader: EntryReader = PipeReader(interrupts)
+    if is_interactive:
+        reader = TerminalReader(interrupts, list(COMMANDS), options["history"])
     screen = Screen()
     with Worker() as worker:
         model = ChatModel(worker, options, draft)
@@ -75,7 +79,8 @@ def command(**options: Any) -> int:
                     f"{model.name}, context {model.n_ctx:,} · /help lists the commands, "
                     "Ctrl-D leaves"
                 )
-            chat = Chat(worker, model, settings, screen, conversation)
-            return chat.run(reader, is_interactive=is_interactive)
+            chat = Chat(worker, model, settings, screen, interrupts, conversation)
+            with interrupts:
+                return chat.run(reader, is_interactive=is_interactive)
         finally:
             model.close()

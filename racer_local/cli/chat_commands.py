@@ -19,7 +19,10 @@ from racer_local.gguf_reader import quoted
 if TYPE_CHECKING:
     from racer_local.cli.chat_loop import Chat
 
-__all__ = ["COMMANDS", "run_command"]
+__all__ = ["ANSWERING", "COMMANDS", "run_command"]
+
+# Commands during which Ctrl-C stops an answer.
+ANSWERING = frozenset({"regen"})
 
 
 @dataclass(frozen=True, slots=True)

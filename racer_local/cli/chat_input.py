@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from racer_local.chat.entry import entries, is_unfinished
+from racer_local.cli.interrupts import Interrupts
 from racer_local.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,15 +29,17 @@ class EntryReader(Protocol):
 class PipeReader:
     """Reads a line as an entry, or several between triple quotes."""
 
-    def __init__(self) -> None:
-        """Read from stdin."""
+    def __init__(self, interrupts: Interrupts) -> None:
+        """Read from stdin; ``interrupts`` may end the waiting for a line."""
         self._entries = entries(_lines())
+        self._interrupts = interrupts
 
     def read(self) -> str:
         """Return the next entry that is not empty."""
-        for entry in self._entries:
-            if entry.strip():
-                return entry
+        with self._interrupts.raising():
+            for entry in self._entries:
+                if entry.strip():
+                    return entry
         raise EOFError
 
 
@@ -57,10 +60,13 @@ class TerminalReader:
     A paste of several lines stays one entry.
     """
 
-    def __init__(self, commands: Sequence[str], history: Path | None = None) -> None:
+    def __init__(
+        self, interrupts: Interrupts, commands: Sequence[str], history: Path | None = None
+    ) -> None:
         """Prepare the terminal.
 
         Args:
+            interrupts: Ctrl-C pressed before the terminal hands it on as a key.
             commands: names to complete after a slash.
             history: file that keeps what was typed; None keeps it until the chat ends.
 
@@ -72,6 +78,7 @@ class TerminalReader:
         from prompt_toolkit.history import FileHistory, InMemoryHistory
         from prompt_toolkit.output import create_output
 
+        self._interrupts = interrupts
         if history is not None:
             _make_private(history)
         names = [f"/{name}" for name in commands]
@@ -90,7 +97,13 @@ class TerminalReader:
 
     def read(self) -> str:
         """Return the next entry."""
-        return self._session.prompt("> ", prompt_continuation=_continuation)
+        return self._session.prompt(
+            "> ", prompt_continuation=_continuation, pre_run=self._heed_earlier_interrupt
+        )
+
+    def _heed_earlier_interrupt(self) -> None:
+        if self._interrupts.take():
+            self._session.app.exit(exception=KeyboardInterrupt())
 
 
 def _continuation(width: int, line_number: int, is_soft_wrap: int) -> str:

@@ -44,6 +44,7 @@ class Chat:
         model: ChatModel,
         settings: ChatSettings,
         screen: Screen,
+        interrupts: Interrupts,
         conversation: Conversation | None = None,
     ) -> None:
         """Put the parts together."""
@@ -57,6 +58,7 @@ class Chat:
         self.is_leaving = False
         self.exit_code = 0
         self._worker = worker
+        self._interrupts = interrupts
         self._is_armed = False
 
     def run(self, reader: EntryReader, *, is_interactive: bool) -> int:
@@ -68,9 +70,9 @@ class Chat:
         """
         while not self.is_leaving:
             try:
-                entry = parse_entry(reader.read())
+                text = reader.read()
                 self._is_armed = False
-                self._do(entry)
+                self._do(parse_entry(text))
             except EOFError:
                 break
             except RacerError as error:
@@ -85,10 +87,13 @@ class Chat:
         return self.exit_code
 
     def _do(self, entry: Entry) -> None:
-        from racer_local.cli.chat_commands import run_command
+        from racer_local.cli.chat_commands import ANSWERING, run_command
 
-        if entry.command:
+        if entry.command in ANSWERING:
             run_command(self, entry)
+        elif entry.command:
+            with self._interrupts.raising():
+                run_command(self, entry)
         elif entry.text.strip():
             self.ask(entry.text)
 
@@ -115,7 +120,7 @@ class Chat:
         model = self.model.text_model
         text = ""
         try:
-            with Interrupts(model.cancel) as interrupts:
+            with self._interrupts.stopping(model.cancel):
                 room = answer_room(self.model.n_ctx, self.settings.limits.max_tokens)
                 fitted = self.model.fit(self.conversation, room)
                 if fitted.n_dropped:
@@ -124,23 +129,24 @@ class Chat:
                         f"note: the context is full; the oldest {turns} will no longer be read"
                     )
                 with Progress("reading the prompt", unit="tokens") as progress:
-                    stream = self._stream(fitted.tokens, interrupts, progress)
+                    stream = self._stream(fitted.tokens, progress)
                     scanner = ReasoningScanner(self.model.end_of(fitted.tokens))
                     try:
-                        self._show(stream, scanner, interrupts, progress)
+                        self._show(stream, scanner, progress)
                     finally:
                         text = stream.text
         finally:
             # A partial answer stays, whatever ended it.
             self.conversation.answer(text)
         self._tell(stream, len(fitted.tokens))
-        if interrupts.count:
+        n_pressed = self._interrupts.take()
+        if n_pressed:
             self._is_armed = True
-            self.is_leaving = interrupts.count > 1
+            self.is_leaving = n_pressed > 1
             self.exit_code = _INTERRUPTED if self.is_leaving else self.exit_code
 
-    def _stream(self, tokens: list[int], interrupts: Interrupts, progress: Progress) -> TextStream:
-        cancel = self.model.text_model.cancel
+    def _stream(self, tokens: list[int], progress: Progress) -> TextStream:
+        cancel, interrupts = self.model.text_model.cancel, self._interrupts
 
         def on_prefill(done: int, total: int) -> None:
             # Pressed before there was anything to stop.
@@ -150,13 +156,7 @@ class Chat:
 
         return self.model.stream(tokens, self.settings, on_prefill)
 
-    def _show(
-        self,
-        stream: TextStream,
-        scanner: ReasoningScanner,
-        interrupts: Interrupts,
-        progress: Progress,
-    ) -> None:
+    def _show(self, stream: TextStream, scanner: ReasoningScanner, progress: Progress) -> None:
         cancel = self.model.text_model.cancel
         try:
             for event in self._worker.iterate(stream, cancel):
@@ -164,7 +164,7 @@ class Chat:
                 source = event.token.source if event.token is not None else None
                 for piece, is_reasoning in scanner.push(event.text):
                     self.screen.write(piece, source, is_reasoning=is_reasoning)
-                if interrupts.count:
+                if self._interrupts.count:
                     cancel()
             for piece, is_reasoning in scanner.flush():
                 self.screen.write(piece, is_reasoning=is_reasoning)

@@ -1,10 +1,11 @@
-"""Ctrl-C while something runs: the first asks it to stop, later ones are counted."""
+"""Ctrl-C: counted at any moment, and acted upon only where that is safe."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -16,23 +17,58 @@ _IMPATIENT = 3
 class Interrupts:
     """Takes over SIGINT for a ``with`` block; call it on the main thread.
 
-    Attributes:
-        count: how often Ctrl-C was pressed.
+    Python's own handler raises wherever the program happens to be, half-way through setting the
+    terminal up, say. This one counts, unless it is told otherwise.
     """
 
-    def __init__(self, on_first: Callable[[], None]) -> None:
-        """Call ``on_first`` at the first Ctrl-C, from a thread of its own."""
+    def __init__(self) -> None:
+        """Prepare; nothing changes before the block is entered."""
         self.count = 0
-        self._on_first = on_first
+        self._on_first: Callable[[], None] | None = None
+        self._raises = False
         self._previous: Any = None
 
+    def take(self) -> int:
+        """Return how often Ctrl-C was pressed since the last call."""
+        count, self.count = self.count, 0
+        return count
+
+    @contextlib.contextmanager
+    def stopping(self, on_first: Callable[[], None]) -> Iterator[None]:
+        """Call ``on_first`` at the first Ctrl-C in the block, from a thread of its own.
+
+        Whoever presses it once more leaves, and a third time does not want to wait for anything.
+        """
+        self.count = 0
+        self._on_first = on_first
+        try:
+            yield
+        finally:
+            self._on_first = None
+
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt in the block, as Python does."""
+        before, self._raises = self._raises, True
+        try:
+            if self.take():
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._raises = before
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if self.count == 1:
-            # A handler runs in the middle of anything: taking a lock here could wait for itself.
-            threading.Thread(target=self._on_first, daemon=True).start()
-        elif self.count >= _IMPATIENT:
+        if self._on_first is not None:
+            self.count += 1
+            if self.count == 1:
+                # A handler runs in the middle of anything: a lock taken here could be our own.
+                threading.Thread(target=self._on_first, daemon=True).start()
+            elif self.count >= _IMPATIENT:
+                raise KeyboardInterrupt
+        elif self._raises:
             raise KeyboardInterrupt
+        else:
+            self.count += 1
 
     def __enter__(self) -> Interrupts:
         """Take over."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from racer_local.cli.completion import complete_model
 from racer_local.cli.progress import Progress
 from racer_local.errors import ConfigError, ModelLoadError, RacerError
 
@@ -99,7 +100,7 @@ def find_command(as_json: bool, debug: bool) -> None:
 
 
 @command.command("pull")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_model)
 @click.option("--offline", is_flag=True, help="Do not use the network; fail if it is not here.")
 @_debug
 def pull_command(name: str, offline: bool, debug: bool) -> None:
@@ -176,7 +177,7 @@ def _path_of(entry: ModelEntry, found: list[FoundModel]) -> Path | None:
 
 
 @command.command("show")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_model)
 @click.option("--ctx", type=int, help="Context size to work the memory out for.")
 @click.option("--template", "shows_template", is_flag=True, help="Print the chat template.")
 @_debug
@@ -204,7 +205,7 @@ def show_command(name: str | None, ctx: int | None, shows_template: bool, debug:
 
 
 @command.command("rm")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_model)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @_debug
 def rm_command(name: str, yes: bool, debug: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from racer_local.cli.completion import complete_model
 from racer_local.config import (
     Device,
     DraftConfig,
@@ -70,6 +71,7 @@ def model_options(function: _F) -> _F:
             "--model",
             "-m",
             metavar="NAME_OR_PATH",
+            shell_complete=complete_model,
             help="A GGUF file or a name (racer-local models).  [default: SmolLM2-135M-Instruct]",
         ),
         click.option(

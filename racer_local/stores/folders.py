@@ -116,7 +116,7 @@ def _jan_listing(root: Path, note: Path) -> Listing:
         return Listing(note, problem=f"its model.yml cannot be read: {error}")
     if match is None:
         return Listing(note, problem="its model.yml names no file")
-    inner = match[1].strip("'\"").replace("\\", "/")
+    inner = match[1].strip().strip("'\"").replace("\\", "/")
     if "\0" in inner or ".." in inner.split("/"):
         return Listing(note, problem="its model.yml leads out of the data folder")
     path = root / inner

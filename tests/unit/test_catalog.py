@@ -8,6 +8,8 @@ import pytest
 from racer_local import catalog
 from racer_local.catalog import checkout_folder, load_catalog
 from racer_local.errors import ConfigError
+from racer_local.hub.choose import Wanted, parse_wanted
+from racer_local.stores.base import quant_of
 
 ENTRY = """
 default = "m"
@@ -111,3 +113,48 @@ def test_a_damaged_list_is_refused_by_name(tmp_path: Path, old: str, new: str) -
 def test_a_missing_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_catalog(tmp_path / "none.toml")
+
+
+HUB = [entry for entry in load_catalog().models.values() if entry.repo]
+
+
+def test_there_is_a_choice_for_every_laptop() -> None:
+    assert len(HUB) >= 12
+    sizes = [entry.size_bytes for entry in HUB]
+    assert min(sizes) < 0.5e9
+    assert 8e9 < max(sizes) < 12e9
+
+
+@pytest.mark.parametrize("entry", HUB, ids=lambda entry: entry.name)
+def test_every_model_of_the_hub_is_complete(entry: catalog.ModelEntry) -> None:
+    assert parse_wanted(f"{entry.repo}:{entry.quant}") == Wanted(entry.repo, entry.quant)
+    assert quant_of(f"x-{entry.quant}.gguf") == entry.quant
+    assert "GB of memory" in entry.note
+    assert entry.source.startswith("https://")
+    assert not entry.parts
+    assert not entry.file
+    assert load_catalog().find(entry.name.upper()) is entry
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('repo = "o/r"', 'repo = "r"'),
+        ('repo = "o/r"', 'repo = "../../r"'),
+        ('quant = "Q4_0"', 'quant = ""'),
+        ('quant = "Q4_0"', ""),
+        ('quant = "Q4_0"', 'quant = "Q4_0"\nfile = "x.gguf"'),
+        ('quant = "Q4_0"', 'quant = "Q4_0"\nsha256 = "12"'),
+    ],
+)
+def test_a_damaged_entry_of_the_hub_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    start = ENTRY.partition("[[models.m.parts]]")[0]
+    start = start.replace('file = "m.gguf"', 'repo = "o/r"\nquant = "Q4_0"')
+    start = start.replace(f'sha256 = "{"0" * 64}"\n', "")
+    path = tmp_path / "catalog.toml"
+    path.write_text(start, encoding="utf-8")
+    assert load_catalog(path).models["m"].repo == "o/r"
+    assert old in start
+    (tmp_path / "bad.toml").write_text(start.replace(old, new), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"bad\.toml"):
+        load_catalog(tmp_path / "bad.toml")

@@ -1,23 +1,69 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from racer_local import cli
+from racer_local.cli.reference import PATH, render
 from racer_local.errors import ConfigError, RacerError
 
 
-@pytest.mark.parametrize("command", list(cli._COMMANDS))
+def all_commands() -> list[str]:
+    context = click.Context(cli.cli)
+    names = []
+    for name in cli._COMMANDS:
+        command = cli.cli.get_command(context, name)
+        below = command.list_commands(context) if isinstance(command, click.Group) else []
+        names += [name, *(f"{name} {inner}" for inner in below)]
+    return names
+
+
+@pytest.mark.parametrize("command", all_commands())
 def test_help_opens_with_an_example_and_fits_the_terminal(command: str) -> None:
-    done = CliRunner().invoke(cli.cli, [command, "--help"])
+    done = CliRunner().invoke(cli.cli, [*command.split(), "--help"], terminal_width=100)
     assert done.exit_code == 0
     lines = done.output.splitlines()
     assert all(len(line) <= 100 for line in lines)
     [start] = [i for i, line in enumerate(lines) if line.strip() in ("Example:", "Examples:")]
     assert lines[start + 1].strip().startswith(f"racer-local {command}")
+
+
+def test_the_reference_says_what_help_says() -> None:
+    written = PATH.read_text(encoding="utf-8")
+    assert written == render(), "run: python -m racer_local.cli.reference"
+    for command in all_commands():
+        assert f"## racer-local {command}\n" in written
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_and_models(shell: str) -> None:
+    def complete(*words: str) -> str:
+        line = " ".join(words)
+        environment = {
+            **os.environ,
+            "_RACER_LOCAL_COMPLETE": f"{shell}_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": words[-1] if shell == "fish" else str(len(words) - 1),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "racer_local"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        assert done.stderr == ""
+        return done.stdout
+
+    assert "generate" in complete("racer-local", "gen")
+    assert "--temp" in complete("racer-local", "chat", "--te")
+    assert "qwen3-0.6b" in complete("racer-local", "chat", "--model", "qwen3-0")
+    assert "pull" in complete("racer-local", "models", "pu")
 
 
 def test_the_command_list_is_shown_without_loading_any_command() -> None:
