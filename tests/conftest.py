@@ -16,6 +16,9 @@ from hypothesis import settings
 
 REAL_MODEL_FIXTURES = frozenset({"smol_path", "gemma_path"})
 
+# Variables that say where models are, ours and other programs'.
+FOREIGN = ("RACER_", "HF_", "HUGGINGFACE_", "LLAMA_", "OLLAMA_")
+
 # No deadline: a busy machine must not fail a test. Set RACER_HYPOTHESIS=explore for fresh
 # random examples in each run.
 settings.register_profile("steady", deadline=None, derandomize=True)
@@ -52,7 +55,7 @@ def isolated_home(
         ("APPDATA", "AppData/Roaming"),
     ):
         monkeypatch.setenv(name, str(home / folder))
-    for name in [name for name in os.environ if name.startswith(("RACER_", "HF_", "LLAMA_"))]:
+    for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         if name == "RACER_MODELS_DIR":
             continue
         monkeypatch.delenv(name)

@@ -79,8 +79,16 @@ def command(**options: Any) -> int:
                     f"{model.name}, context {model.n_ctx:,} · /help lists the commands, "
                     "Ctrl-D leaves"
                 )
-            chat = Chat(worker, model, settings, screen, interrupts, conversation)
+            chat = Chat(
+                worker,
+                model,
+                settings,
+                screen,
+                interrupts,
+                conversation,
+                is_interactive=is_interactive,
+            )
             with interrupts:
-                return chat.run(reader, is_interactive=is_interactive)
+                return chat.run(reader)
         finally:
             model.close()

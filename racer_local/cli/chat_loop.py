@@ -45,10 +45,15 @@ class Chat:
         settings: ChatSettings,
         screen: Screen,
         interrupts: Interrupts,
-        conversation: Conversation | None = None,
+        conversation: Conversation,
+        *,
+        is_interactive: bool,
     ) -> None:
-        """Put the parts together."""
-        self.conversation = conversation or Conversation()
+        """Put the parts together.
+
+        ``is_interactive`` says that somebody is there to see an error and go on.
+        """
+        self.conversation = conversation
         self.settings = settings
         self.model = model
         self.screen = screen
@@ -59,15 +64,11 @@ class Chat:
         self.exit_code = 0
         self._worker = worker
         self._interrupts = interrupts
+        self._is_interactive = is_interactive
         self._is_armed = False
 
-    def run(self, reader: EntryReader, *, is_interactive: bool) -> int:
-        """Go on until the user leaves; return the exit code.
-
-        Args:
-            reader: gives the entries.
-            is_interactive: somebody is there to see an error and go on.
-        """
+    def run(self, reader: EntryReader) -> int:
+        """Go on until the user leaves; return the exit code."""
         while not self.is_leaving:
             try:
                 text = reader.read()
@@ -77,9 +78,9 @@ class Chat:
                 break
             except RacerError as error:
                 self.screen.note(f"error: {' '.join(str(error).split())}")
-                self.exit_code = 0 if is_interactive else 1
+                self.exit_code = 0 if self._is_interactive else 1
             except KeyboardInterrupt:
-                if self._is_armed or not is_interactive:
+                if self._is_armed or not self._is_interactive or self._interrupts.take() > 1:
                     return _INTERRUPTED
                 self._is_armed = True
                 self.screen.end_answer()
@@ -142,7 +143,7 @@ class Chat:
         n_pressed = self._interrupts.take()
         if n_pressed:
             self._is_armed = True
-            self.is_leaving = n_pressed > 1
+            self.is_leaving = n_pressed > 1 or not self._is_interactive
             self.exit_code = _INTERRUPTED if self.is_leaving else self.exit_code
 
     def _stream(self, tokens: list[int], progress: Progress) -> TextStream:

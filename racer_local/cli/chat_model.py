@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -74,13 +75,20 @@ class ChatModel:
             )
         # Two models at once may not fit into memory.
         self.close()
+        # The worker's own flag stays up once it was raised; here a later load may succeed.
+        is_stopping = threading.Event()
         with Progress("loading the model", unit="%", scale=100) as progress:
 
             def on_progress(share: float) -> None:
-                self._worker.check()
+                if is_stopping.is_set():
+                    raise KeyboardInterrupt
                 progress.show(share, 1.0)
 
-            self._model = self._worker.call(lambda: TextModel(config, self.draft, on_progress))
+            try:
+                self._model = self._worker.call(lambda: TextModel(config, self.draft, on_progress))
+            except BaseException:
+                is_stopping.set()
+                raise
         self._options = options
 
     def switch(self, name: str) -> None:
@@ -92,7 +100,7 @@ class ChatModel:
         before = self._options
         try:
             self._open({**before, "model": name})
-        except RacerError:
+        except (RacerError, KeyboardInterrupt):
             if self._model is None:
                 self._open(before)
             raise

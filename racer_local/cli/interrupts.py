@@ -38,8 +38,8 @@ class Interrupts:
         """Call ``on_first`` at the first Ctrl-C in the block, from a thread of its own.
 
         Whoever presses it once more leaves, and a third time does not want to wait for anything.
+        A press from just before the block counts.
         """
-        self.count = 0
         self._on_first = on_first
         try:
             yield

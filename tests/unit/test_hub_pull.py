@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from racer_local.hub.choose import HubFile, Wanted, choose_files, parse_wanted
 from racer_local.hub.ledger import pulled_files
 from racer_local.hub.pull import pull
 from racer_local.stores.find import find_models
+from racer_local.stores.places import Places, find_places
 
 REPO = "org/Tiny-GGUF"
 WANTED = Wanted(REPO, "Q4_0")
@@ -64,7 +66,7 @@ class TestPull:
         assert pulled.path.read_bytes() == content
         assert (pulled.is_new, pulled.is_verified, pulled.size_bytes) == (True, True, len(content))
         assert all(0 <= done <= total == len(content) for done, total in seen)
-        [model] = find_models()
+        [model] = find_models(Places(hub=find_places().hub))
         assert (model.name, model.path) == ("org/Tiny-GGUF:Q4_0", pulled.path)
         assert pulled_files() == {str(pulled.path)}
 
@@ -78,7 +80,7 @@ class TestPull:
         pulled = pull(Wanted(REPO, "F16"))
         assert pulled.path.name == "tiny-F16-00001-of-00002.gguf"
         assert pulled.size_bytes == 2 * len(content) + 2
-        [model] = find_models()
+        [model] = find_models(Places(hub=find_places().hub))
         assert (model.n_parts, model.problem) == (2, "")
 
     def test_a_cut_connection_goes_on_where_it_stopped(self, hub: FakeHub, content: bytes) -> None:
@@ -92,8 +94,6 @@ class TestPull:
     def test_a_later_call_goes_on_too(self, hub: FakeHub, cache: Path, content: bytes) -> None:
         blobs = cache / "models--org--Tiny-GGUF" / "blobs"
         blobs.mkdir(parents=True)
-        import hashlib
-
         digest = hashlib.sha256(content).hexdigest()
         (blobs / f"{digest}.incomplete").write_bytes(content[:5000])
         assert pull(WANTED).path.read_bytes() == content
@@ -104,7 +104,7 @@ class TestPull:
         with pytest.raises(ModelLoadError, match="not what the hub promised"):
             pull(WANTED)
         assert leftovers(cache) == []
-        assert find_models() == []
+        assert find_models(Places(hub=find_places().hub)) == []
         assert pulled_files() == set()
         hub.wrong.clear()
         assert pull(WANTED).path.read_bytes() == content

@@ -494,7 +494,8 @@ class TestCommands:
         assert "ollama:mine:latest" in done.output
         assert "cannot be used: its manifest" in done.output
         rows = json.loads(cli("find", "--json").output)
-        assert {row["name"]: bool(row["problem"]) for row in rows} == {
+        mine = [row for row in rows if row["path"].startswith(str(store))]
+        assert {row["name"]: bool(row["problem"]) for row in mine} == {
             "ollama:mine:latest": False,
             "ollama:bad:latest": True,
         }
