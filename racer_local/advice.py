@@ -46,8 +46,9 @@ def advise(facts: MachineFacts) -> list[str]:
     lines = []
     if facts.needed_bytes > facts.free_bytes:
         lines.append(
-            f"the model needs {facts.needed_bytes / 1e9:.1f} GB and {facts.free_bytes / 1e9:.1f} GB "
-            "are free: take a smaller quantization, a smaller model or a smaller --ctx"
+            f"the model needs {facts.needed_bytes / 1e9:.1f} GB and "
+            f"{facts.free_bytes / 1e9:.1f} GB are free: take a smaller quantization, a smaller "
+            "model or a smaller --ctx"
         )
     if facts.gpu_names and not facts.gpu_backends:
         nvidia = any("nvidia" in name.lower() for name in facts.gpu_names)

@@ -28,7 +28,7 @@ __all__ = [
 _DEFAULT_N_CTX = 4096
 _BYTES_PER_ELEMENT = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 # Python, llama.cpp and what drafting keeps.
-_PROGRAM_BYTES = 200 << 20
+_PROGRAM_BYTES = 128 << 20
 _PROMPT_LOGITS_BYTES = 64 << 20
 _UBATCH = 512
 # Rounded, so that the advice can be read.

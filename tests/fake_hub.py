@@ -57,10 +57,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
 
-    def do_GET(self) -> None:  # noqa: N802 - the base class names it
+    def do_GET(self) -> None:
         self._answer(self._get)
 
-    def do_HEAD(self) -> None:  # noqa: N802 - the base class names it
+    def do_HEAD(self) -> None:
         self._answer(self._head)
 
     def _answer(self, normally: Callable[[], None]) -> None:

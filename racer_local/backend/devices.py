@@ -77,9 +77,7 @@ def devices() -> list[Device]:
     describe = _function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
     kind = _function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
     size_pointer = ctypes.POINTER(ctypes.c_size_t)
-    memory = _function(
-        "ggml_backend_dev_memory", None, ctypes.c_void_p, size_pointer, size_pointer
-    )
+    memory = _function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_pointer, size_pointer)
     if None in (count, get, name, describe, kind, memory):
         return []
     found = []

@@ -1,6 +1,6 @@
-"""Writes the command reference from the commands' own help: ``python -m racer_local.cli.reference``.
+"""Writes the command reference, ``docs/cli.md``, from the commands' own help.
 
-A test keeps the file and the help equal.
+``python -m racer_local.cli.reference``; a test keeps the file and the help equal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Fetch a model from the Hugging Face hub. Layer: files and network (huggingface_hub).
 
-Into the hub's shared cache, by the hub's own library: an interrupted download goes on where it
-stopped, and other programs find the file too. Added here: the space is checked first, the contents
-are checked against the hub's SHA-256 afterwards, and failures come in words.
+Into the hub's shared cache, by the hub's own library, so that other programs find the file too.
+Added here: an interrupted download goes on where it stopped, also in a later run (the library starts
+anew); the space is checked first; contents join the cache only if their SHA-256 is right; and
+failures come in words.
 """
 
 from __future__ import annotations
@@ -10,25 +11,31 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import platformdirs
 
 from racer_local.errors import ModelLoadError
 from racer_local.gguf_reader import quoted
 from racer_local.hub.choose import HubFile, Wanted, choose_files
 from racer_local.hub.ledger import record
 from racer_local.model_fetch import Progress
+from racer_local.model_lock import file_lock
 from racer_local.stores.places import find_places
 
 __all__ = ["Pulled", "is_offline", "pull"]
 
 _T = TypeVar("_T")
 
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _SPARE_BYTES = 64 << 20
 _POLL_S = 0.2
 _HASH_CHUNK = 1 << 20
@@ -78,7 +85,7 @@ def pull(
     commit, files = hub.list_files()
     chosen = choose_files(files, wanted)
     if wanted.sha256 and len(chosen) == 1:
-        chosen = [HubFile(chosen[0].name, chosen[0].size_bytes, wanted.sha256)]
+        chosen = [replace(chosen[0], sha256=wanted.sha256)]
     missing = [file for file in chosen if not hub.snapshot_path(commit, file).exists()]
     _require_space(hub.cache, missing, hub.n_partial(missing), wanted)
     total = sum(file.size_bytes for file in chosen)
@@ -86,7 +93,6 @@ def pull(
     for file in missing:
         with _watched(hub, file, done, total, progress):
             path = hub.download(file, commit)
-        _verify(path, file, wanted)
         record([path])
         done += file.size_bytes
     return Pulled(
@@ -101,10 +107,9 @@ class _Hub:
     """One repository on the hub, and its place in the cache."""
 
     def __init__(self, wanted: Wanted, notify: Callable[[str], None]) -> None:
-        # Read when the library is imported. Plain HTTP can go on with a file that was cut.
+        # Read when the library is imported.
         os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         self.repo = wanted.repo
         self.cache = find_places().hub[0]
         self._notify = notify
@@ -113,7 +118,10 @@ class _Hub:
     def list_files(self) -> tuple[str, list[HubFile]]:
         """Return the newest commit and its files."""
         from huggingface_hub import HfApi
+        from huggingface_hub.utils import disable_progress_bars, logging
 
+        disable_progress_bars()
+        logging.set_verbosity_error()
         api = HfApi(endpoint=self._endpoint)
         info = self._patiently(lambda: api.model_info(self.repo, files_metadata=True))
         files = [HubFile(s.rfilename, int(s.size or 0), _checksum(s)) for s in info.siblings or ()]
@@ -127,21 +135,22 @@ class _Hub:
     def snapshot_path(self, commit: str, file: HubFile) -> Path:
         return self._folder() / "snapshots" / commit / file.name
 
-    def partial_paths(self, file: HubFile) -> list[Path]:
-        """Return the unfinished downloads of a file."""
-        mark = file.sha256 or "*"
-        return list((self._folder() / "blobs").glob(f"{mark}*.incomplete"))
+    def partial_path(self, file: HubFile) -> Path:
+        """Return where the beginning of a file is kept until all of it is there."""
+        return self._folder() / "blobs" / f"{file.sha256}.racer-local.incomplete"
 
     def n_partial(self, files: Sequence[HubFile]) -> int:
         """Count the bytes there already of files that are to be fetched."""
-        return sum(
-            _size(path) for file in files if file.sha256 for path in self.partial_paths(file)
-        )
+        return sum(_size(self.partial_path(file)) for file in files if file.sha256)
 
     def download(self, file: HubFile, commit: str) -> Path:
+        """Fetch one file into the cache and return its path there."""
         from huggingface_hub import hf_hub_download
 
-        # By the branch's name: other programs look the newest revision up by it.
+        if _SHA256.match(file.sha256):
+            self._fetch_blob(file)
+        # With the contents in place, this only gives them their name. By the branch's name: other
+        # programs look the newest revision up by it.
         path = self._patiently(
             lambda: hf_hub_download(
                 self.repo,
@@ -153,6 +162,51 @@ class _Hub:
         )
         expected = self.snapshot_path(commit, file)
         return expected if expected.exists() else Path(path)
+
+    def _fetch_blob(self, file: HubFile) -> None:
+        partial = self.partial_path(file)
+        blob = partial.with_name(file.sha256)
+        locks = platformdirs.user_cache_path("racer-local", appauthor=False) / "locks"
+        try:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            locks.mkdir(parents=True, exist_ok=True)
+            with file_lock(locks / f"{file.sha256}.lock"):
+                if not blob.exists():
+                    self._patiently(lambda: self._go_on(file, partial))
+                    _verify(partial, file, self.repo)
+                    os.replace(partial, blob)
+        except OSError as error:
+            raise _explained(error, self.repo, self.cache) from error
+
+    def _go_on(self, file: HubFile, partial: Path) -> None:
+        """Fetch what is missing of a file."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        url = hf_hub_url(self.repo, file.name, revision="main", endpoint=self._endpoint)
+        metadata = get_hf_file_metadata(url, endpoint=self._endpoint)
+        if metadata.etag != file.sha256:
+            raise ModelLoadError(
+                f"{self.repo}/{file.name} is another file than expected (its checksum is "
+                f"{str(metadata.etag)[:12]}..., not {file.sha256[:12]}...); try again"
+            )
+        headers = build_hf_headers()
+        if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
+            # The token is for the hub, not for where it keeps its files.
+            headers.pop("authorization", None)
+        with partial.open("ab") as out:
+            n_there = out.tell()
+            if n_there > file.size_bytes:
+                out.truncate(0)
+                n_there = 0
+            http_get(
+                metadata.location,
+                out,
+                resume_size=n_there,
+                headers=headers,
+                expected_size=file.size_bytes,
+            )
 
     def _patiently(self, request: Callable[[], _T]) -> _T:
         """Make a request; wait and try again where the hub asks for it or cannot be reached."""
@@ -258,7 +312,7 @@ def _watched(
 
     def watch() -> None:
         while not is_over.wait(_POLL_S):
-            here = max((_size(path) for path in hub.partial_paths(file)), default=0)
+            here = _size(hub.partial_path(file))
             if progress is not None:
                 progress(min(done + here, total), total)
 
@@ -271,21 +325,16 @@ def _watched(
         thread.join()
 
 
-def _verify(path: Path, file: HubFile, wanted: Wanted) -> None:
+def _verify(path: Path, file: HubFile, repo: str) -> None:
     """Compare the contents with the checksum; wrong ones do not stay."""
-    if not file.sha256:
-        return
     digest = hashlib.sha256()
     with path.open("rb") as content:
         while chunk := content.read(_HASH_CHUNK):
             digest.update(chunk)
     if digest.hexdigest() == file.sha256:
         return
-    blob = Path(os.path.realpath(path))
-    for wrong in {path, blob}:
-        with contextlib.suppress(OSError):
-            wrong.unlink()
+    path.unlink()
     raise ModelLoadError(
-        f"what came of {wanted.repo}/{file.name} is not what the hub promised (its checksum is "
+        f"what came of {repo}/{file.name} is not what the hub promised (its checksum is "
         f"{digest.hexdigest()[:12]}..., not {file.sha256[:12]}...); it was dropped, try again"
     )

@@ -146,6 +146,14 @@ def test_a_prompt_longer_than_the_context_names_both_counts(racer) -> None:
     assert "601 tokens but the context holds 256" in one_line(done.stderr)
 
 
+def test_a_context_that_cannot_fit_is_refused_with_what_would(racer) -> None:
+    done = racer("generate", "hello", "--ctx", str(1 << 24))
+    assert (done.returncode, done.stdout) == (1, b"")
+    line = one_line(done.stderr)
+    assert "16,777,216 tokens" in line
+    assert "would fit (--ctx" in line
+
+
 def test_a_model_that_is_none_is_one_line_and_exit_code_1(racer, tmp_path: Path, tiny_path) -> None:
     (tmp_path / "empty.gguf").touch()
     (tmp_path / "page.gguf").write_text("<!DOCTYPE html><html></html>")

@@ -133,7 +133,7 @@ def test_every_model_of_the_hub_is_complete(entry: catalog.ModelEntry) -> None:
     assert entry.source.startswith("https://")
     assert not entry.parts
     assert not entry.file
-    assert load_catalog().find(entry.name.upper()) is entry
+    assert load_catalog().find(entry.name.upper()) == entry
 
 
 @pytest.mark.parametrize(

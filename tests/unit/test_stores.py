@@ -426,7 +426,9 @@ class TestNames:
             find_installed("tiny", models)
 
     def test_a_broken_one_says_why(self, models) -> None:
-        with pytest.raises(ModelLoadError, match=r"'ollama:broken:latest' cannot be used: .*digest"):
+        with pytest.raises(
+            ModelLoadError, match=r"'ollama:broken:latest' cannot be used: .*digest"
+        ):
             find_installed("broken", models)
 
     @pytest.mark.parametrize(
