@@ -146,6 +146,17 @@ def _draft(chat: Chat, text: str) -> None:
     chat.screen.note(f"draft {now.mode}" + (f", budget {now.budget}" if now.mode != "off" else ""))
 
 
+def _exact(chat: Chat, text: str) -> None:
+    choice = text.strip().lower()
+    if choice not in ("", "on", "off"):
+        raise ConfigError("/exact takes on or off")
+    if choice:
+        chat.model.set_exact(choice == "on")
+    is_on = chat.model.is_exact
+    meaning = "the very tokens of plain decoding" if is_on else "near-ties may fall the other way"
+    chat.screen.note(f"exact is {'on' if is_on else 'off'}: {meaning}")
+
+
 def _colors(chat: Chat, text: str) -> None:
     choice = text.strip().lower()
     if choice not in ("", "on", "off"):
@@ -177,6 +188,7 @@ COMMANDS = {
     "model": _Command(_model, "[NAME]", "show the model, or go on with another"),
     "stats": _Command(_stats, "[on|off]", "figures of the last answer; a line after each, or none"),
     "draft": _Command(_draft, "[MODE [N]]", "show or set how to draft, with a budget of N"),
+    "exact": _Command(_exact, "[on|off]", "the very tokens of plain decoding; opens the model anew"),
     "colors": _Command(_colors, "[on|off]", "colour tokens by who drafted them"),
     "bye": _Command(_bye, "", "leave"),
 }

@@ -97,9 +97,26 @@ class ChatModel:
         Raises:
             RacerError: it cannot be opened; the one before is open again then.
         """
+        self._reopen({**self._options, "model": name})
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the very tokens of plain decoding come out."""
+        return bool(self._options.get("exact"))
+
+    def set_exact(self, is_exact: bool) -> None:
+        """Open the model again with or without exact decoding.
+
+        Raises:
+            RacerError: this machine cannot; the model is open as before then.
+        """
+        if is_exact != self.is_exact:
+            self._reopen({**self._options, "exact": is_exact})
+
+    def _reopen(self, options: dict[str, Any]) -> None:
         before = self._options
         try:
-            self._open({**before, "model": name})
+            self._open(options)
         except (RacerError, KeyboardInterrupt):
             if self._model is None:
                 self._open(before)

@@ -21,6 +21,10 @@ _RECURRENT = frozenset(
     }
 )  # fmt: skip
 
+_NO_DRAFTS = "no: its recurrent layers cannot take back what they have read; decoded plainly"
+_NOT_NEEDED = "always: it is decoded plainly"
+_PROBED = "where this machine computes several rows like one: racer-local verify tells"
+
 
 def describe(config: ModelConfig) -> list[tuple[str, str]]:
     """List what a model is and needs, as labels and values.
@@ -52,7 +56,9 @@ def describe(config: ModelConfig) -> list[tuple[str, str]]:
     rows.append(
         ("free here", f"{free / 1e9:.1f} GB: {fits}; the largest context is {largest:,} tokens")
     )
-    rows.append(("tree drafting", _drafting(info)))
+    is_recurrent = info.arch in _RECURRENT
+    rows.append(("tree drafting", _NO_DRAFTS if is_recurrent else "yes"))
+    rows.append(("exact mode", _NOT_NEEDED if is_recurrent else _PROBED))
     return rows
 
 
@@ -66,12 +72,6 @@ def _licence(info: GgufInfo) -> str:
         if isinstance(value, str) and value:
             return value
     return "the file does not say"
-
-
-def _drafting(info: GgufInfo) -> str:
-    if info.arch in _RECURRENT:
-        return "no: its recurrent layers cannot take back what they have read; decoded plainly"
-    return "yes"
 
 
 def read_template(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,7 +21,8 @@ _WIDTH = 100
 
 
 def _helps(command: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=_WIDTH)
+    settings: dict[str, Any] = {"terminal_width": _WIDTH, **command.context_settings}
+    context = click.Context(command, info_name=name, parent=parent, **settings)
     yield f"## {context.command_path}\n\n```\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
         for below in command.list_commands(context):

@@ -157,6 +157,14 @@ class TestPiped:
         assert stderr.count(" tok/s · ") == 3
         assert done.returncode == 1
 
+    def test_exact_is_switched_in_the_middle(self, piped) -> None:
+        done = piped("/exact\nSay hi.\n/exact on\n/regen\n/exact maybe\n", "-n", "8")
+        stderr = done.stderr.decode()
+        assert "exact is off" in stderr
+        assert "exact is on" in stderr
+        assert "/exact takes on or off" in stderr
+        assert stderr.count(" tok/s · ") == 2
+
     def test_a_base_model_is_refused_with_the_way_out(self, piped) -> None:
         done = piped("hi\n", "--model", "gemma-3-270m")
         assert done.returncode == 2
