@@ -188,7 +188,9 @@ COMMANDS = {
     "model": _Command(_model, "[NAME]", "show the model, or go on with another"),
     "stats": _Command(_stats, "[on|off]", "figures of the last answer; a line after each, or none"),
     "draft": _Command(_draft, "[MODE [N]]", "show or set how to draft, with a budget of N"),
-    "exact": _Command(_exact, "[on|off]", "the very tokens of plain decoding; opens the model anew"),
+    "exact": _Command(
+        _exact, "[on|off]", "the very tokens of plain decoding; opens the model anew"
+    ),
     "colors": _Command(_colors, "[on|off]", "colour tokens by who drafted them"),
     "bye": _Command(_bye, "", "leave"),
 }

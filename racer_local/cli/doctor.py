@@ -139,7 +139,7 @@ def _measure(config: ModelConfig) -> tuple[dict[int, float], list[str]]:
         try:
             if not model.target.max_nodes:
                 return {}, model.notices
-            points = worker.call(lambda: probe_steps(model.target, _N_MAX, _MEASURE_S))
-            return dict(points), model.notices
+            probe = worker.call(lambda: probe_steps(model.target, _N_MAX, _MEASURE_S))
+            return dict(probe.points), model.notices
         finally:
             worker.call(model.close)

@@ -1,15 +1,16 @@
 """Fetch a model from the Hugging Face hub. Layer: files and network (huggingface_hub).
 
 Into the hub's shared cache, by the hub's own library, so that other programs find the file too.
-Added here: an interrupted download goes on where it stopped, also in a later run (the library starts
-anew); the space is checked first; contents join the cache only if their SHA-256 is right; and
-failures come in words.
+Added here: an interrupted download goes on where it stopped, also in a later run (the library
+starts anew); the space is checked first; contents join the cache only if their SHA-256 is right;
+and failures come in words.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -118,10 +119,12 @@ class _Hub:
     def list_files(self) -> tuple[str, list[HubFile]]:
         """Return the newest commit and its files."""
         from huggingface_hub import HfApi
-        from huggingface_hub.utils import disable_progress_bars, logging
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, by its manual
+            disable_progress_bars,
+        )
 
         disable_progress_bars()
-        logging.set_verbosity_error()
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         api = HfApi(endpoint=self._endpoint)
         info = self._patiently(lambda: api.model_info(self.repo, files_metadata=True))
         files = [HubFile(s.rfilename, int(s.size or 0), _checksum(s)) for s in info.siblings or ()]
@@ -182,7 +185,9 @@ class _Hub:
         """Fetch what is missing of a file."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import build_hf_headers
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, by its manual
+            build_hf_headers,
+        )
 
         url = hf_hub_url(self.repo, file.name, revision="main", endpoint=self._endpoint)
         metadata = get_hf_file_metadata(url, endpoint=self._endpoint)
