@@ -173,11 +173,11 @@ def require_memory(config: ModelConfig, free_bytes: int | None = None) -> None:
     uses_gpu = config.device != "cpu" and config.n_gpu_layers != 0
     if uses_gpu and gpu_backends() - {"metal"}:
         return
-    estimate = estimate_memory(info, context_size(info, config.n_ctx), config.kv_cache_type)
+    estimate = estimate_memory(info, context_size(info, config.n_ctx), config.kv_type or "f16")
     free = available_bytes() if free_bytes is None else free_bytes
     if estimate.total <= free:
         return
-    fitting = largest_context(info, free, config.kv_cache_type)
+    fitting = largest_context(info, free, config.kv_type or "f16")
     advice = (
         f"a context of {fitting:,} tokens would fit (--ctx {fitting})"
         if 0 < fitting < estimate.n_ctx

@@ -103,7 +103,7 @@ def _facts(config: ModelConfig) -> tuple[MachineFacts, int]:
     from racer_local.native_check import extra_buffers_are_safe, gpu_backends
 
     info = inspect_gguf(config.path)
-    estimate = estimate_memory(info, context_size(info, config.n_ctx), config.kv_cache_type)
+    estimate = estimate_memory(info, context_size(info, config.n_ctx), config.kv_type or "f16")
     n_physical = physical_cores()
     n_threads = config.n_threads or n_physical
     facts = MachineFacts(
