@@ -54,7 +54,7 @@ def command(**options: Any) -> int:
     from racer_local.cli.chat_model import ChatModel
     from racer_local.cli.chat_screen import Screen
     from racer_local.cli.interrupts import Interrupts
-    from racer_local.cli.worker import Worker
+    from racer_local.worker import Worker
 
     settings = ChatSettings(sampling_config(options), generation_config(options))
     draft = draft_config(options)

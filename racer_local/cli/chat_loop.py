@@ -13,8 +13,8 @@ from racer_local.cli.chat_model import ChatModel
 from racer_local.cli.chat_screen import Screen
 from racer_local.cli.interrupts import Interrupts
 from racer_local.cli.progress import Progress
-from racer_local.cli.worker import Worker
 from racer_local.errors import RacerError
+from racer_local.worker import Worker
 
 if TYPE_CHECKING:
     from racer_local.stats import Stats

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from racer_local.cli.options import model_config
 from racer_local.cli.progress import Progress
-from racer_local.cli.worker import Worker
 from racer_local.config import DraftConfig
 from racer_local.errors import ConfigError, RacerError
+from racer_local.worker import Worker
 
 if TYPE_CHECKING:
     from racer_local.chat.conversation import Conversation, Fitted

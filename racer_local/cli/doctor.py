@@ -123,9 +123,9 @@ def _facts(config: ModelConfig) -> tuple[MachineFacts, int]:
 
 def _measure(config: ModelConfig) -> tuple[dict[int, float], list[str]]:
     """Time steps of rising size; nothing where the model cannot draft."""
-    from racer_local.cli.worker import Worker
     from racer_local.probe import probe_steps
     from racer_local.text_model import TextModel
+    from racer_local.worker import Worker
 
     off = DraftConfig(mode="off")
     with Worker() as worker, Progress("loading the model", unit="%", scale=100) as progress:
