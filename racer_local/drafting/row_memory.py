@@ -18,15 +18,12 @@ written in one stroke with access for its owner only.
 from __future__ import annotations
 
 import os
-import tempfile
-import zipfile
-import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from racer_local.arrays_file import read_arrays, write_arrays
 from racer_local.drafting.copy_logit import Row, pair_key
 from racer_local.errors import ConfigError
 from racer_local.tree import TokenId
@@ -37,9 +34,9 @@ _VERSION = 1
 _WIDTH = 8
 # 64 bytes each with 8 tokens a row.
 MAX_ROWS = 65_536
-# Larger files are not ours; read before anything is unpacked.
+_WHAT = "row memory"
+# Larger files are not ours, packed or unpacked.
 _MAX_FILE_BYTES = 64 * 1024 * 1024
-_MAX_MEMBER_BYTES = 64 * 1024 * 1024
 _KINDS = {
     "version": ("i", 0),
     "fingerprint": ("U", 0),
@@ -152,30 +149,18 @@ class RowMemory:
         Raises:
             ConfigError: if it cannot be written.
         """
-        target = Path(path)
-        temporary: str | None = None
-        try:
-            # Created with mode 0600, in the same folder so that it can be moved in one stroke.
-            handle, temporary = tempfile.mkstemp(prefix=target.name, dir=target.parent)
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(
-                    file,
-                    version=np.int32(_VERSION),
-                    fingerprint=np.array(self.fingerprint),
-                    keys=self._keys,
-                    counts=self._counts,
-                    ids=self._ids,
-                    probs=self._probs,
-                )
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-            temporary = None
-        except OSError as error:
-            raise ConfigError(f"cannot write the row memory {target}: {error}") from error
-        finally:
-            if temporary is not None:
-                os.unlink(temporary)
+        write_arrays(
+            path,
+            _WHAT,
+            {
+                "version": np.array(_VERSION, np.int32),
+                "fingerprint": np.array(self.fingerprint),
+                "keys": self._keys,
+                "counts": self._counts,
+                "ids": self._ids,
+                "probs": self._probs,
+            },
+        )
 
     @classmethod
     def load(
@@ -196,12 +181,11 @@ class RowMemory:
                 another model.
         """
         name = os.fspath(path)
+        arrays = read_arrays(path, _WHAT, _KINDS, _MAX_FILE_BYTES)
         try:
-            arrays = _read(name)
-        except FileNotFoundError:
-            raise ConfigError(f"there is no row memory {name}") from None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
-            raise ConfigError(f"{name} cannot be read as a row memory: {error}") from error
+            _check(arrays)
+        except ValueError as error:
+            raise ConfigError(f"{name} cannot be read as a {_WHAT}: {error}") from error
         found = str(arrays["fingerprint"])
         if fingerprint is not None and found != fingerprint:
             raise ConfigError(
@@ -219,21 +203,8 @@ class RowMemory:
         self._probs = arrays["probs"].astype(np.float16)[kept]
 
 
-def _read(name: str) -> dict[str, NDArray[Any]]:
-    """Read and check the arrays; ``ValueError`` says what is wrong."""
-    if os.path.getsize(name) > _MAX_FILE_BYTES:
-        raise ValueError(f"it is larger than {_MAX_FILE_BYTES} bytes")
-    with open(name, "rb") as file:
-        with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                if member.file_size > _MAX_MEMBER_BYTES:
-                    raise ValueError(f"its part {member.filename} is too large")
-        file.seek(0)
-        content = np.load(file, allow_pickle=False)
-        arrays: dict[str, NDArray[Any]] = {key: content[key] for key in _KINDS}
-    for key, (kind, n_axes) in _KINDS.items():
-        if arrays[key].dtype.kind != kind or arrays[key].ndim != n_axes:
-            raise ValueError(f"array {key!r} is {arrays[key].dtype} with {arrays[key].ndim} axes")
+def _check(arrays: dict[str, NDArray[Any]]) -> None:
+    """Compare the arrays with each other; ``ValueError`` says what is wrong."""
     if int(arrays["version"]) != _VERSION:
         raise ValueError(f"it has version {int(arrays['version'])}, not {_VERSION}")
     keys, ids, probs = arrays["keys"], arrays["ids"], arrays["probs"]
@@ -244,4 +215,3 @@ def _read(name: str) -> dict[str, NDArray[Any]]:
         raise ValueError("its keys must rise and token ids must not be negative")
     if n and not ((probs >= 0) & (probs <= 1)).all():
         raise ValueError("its probabilities must lie between 0 and 1")
-    return arrays
