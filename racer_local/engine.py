@@ -23,6 +23,7 @@ from racer_local.decode_loop import ABORTED, DecodeLoop, FinishReason, Request, 
 from racer_local.drafter_pool import DrafterPool
 from racer_local.drafting import make_drafter
 from racer_local.drafting.base import Drafter, StepOutcome
+from racer_local.drafting.phrase_shelf import Shelf
 from racer_local.drafting.row_memory import RowMemory
 from racer_local.errors import BusyError, ConfigError, ContextFullError, DecodeError
 from racer_local.guarded_drafter import GuardedDrafter
@@ -40,12 +41,14 @@ class Generation(Closing, Iterator[TokenEvent]):
     """A running generation: iterate for tokens; close, or leave a ``with`` block, to end early.
 
     Attributes:
+        prompt: token ids.
         stats: counters, true at every moment.
         finish_reason: None while it runs.
     """
 
     def __init__(self, engine: Engine, request: Request) -> None:
         """Prepare; nothing runs before the first token is asked for."""
+        self.prompt: Sequence[TokenId] = request.prompt
         self.stats = Stats(n_prompt=len(request.prompt))
         self.finish_reason: FinishReason | None = None
         self._engine = engine
@@ -84,6 +87,7 @@ class Engine:
         cost: CostModel | None = None,
         row_memory: RowMemory | None = None,
         exact_rows: int = 0,
+        books: Shelf | None = None,
     ) -> None:
         """Take over a target; it is not closed by the engine.
 
@@ -95,11 +99,13 @@ class Engine:
             exact_rows: rows of a tree that are computed as single ones are. Where they are as
                 many as seldom pay anyway, ``auto`` keeps to them: its text is then that of plain
                 decoding, at no cost.
+            books: phrase books, for ``auto``.
         """
         self.target = target
         self.cost = cost
         self._row_memory = row_memory
         self._exact_rows = exact_rows
+        self._books = books
         self._lock = threading.Lock()
         self._owner: int | None = None
         self._state = threading.Lock()
@@ -130,7 +136,8 @@ class Engine:
             if draft.mode == "auto" and self._exact_rows >= ENOUGH_ROWS:
                 draft = replace(draft, budget=min(draft.budget, self._exact_rows - 1))
             cost = self._measured_cost() if draft.mode == "auto" else None
-            make, mode = partial(make_drafter, draft, cost, self._row_memory), str(draft.mode)
+            make = partial(make_drafter, draft, cost, self._row_memory, books=self._books)
+            mode = str(draft.mode)
             budget = 0 if draft.mode == "off" else draft.budget
             n_drafters += self.target.max_states if budget else 0
         else:

@@ -56,6 +56,7 @@ class GgufInfo:
         tokenizer: llama.cpp's name of the tokenizer kind, or ''.
         n_vocab: tokens in the vocabulary, or None.
         metadata: all keys with a single value; longer texts and arrays are left out.
+        tokenizer_spans: where the values of the tokenizer's keys lie in the file, by key.
     """
 
     path: Path
@@ -72,6 +73,7 @@ class GgufInfo:
     tokenizer: str
     n_vocab: int | None
     metadata: Mapping[str, Scalar]
+    tokenizer_spans: Mapping[str, tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class _Header:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     arrays: dict[str, StoredArray] = field(default_factory=dict)
     long_texts: set[str] = field(default_factory=set)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def text(self, key: str) -> str:
         value = self.scalars.get(key)
@@ -127,6 +130,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> GgufInfo:
         tokenizer=header.text("tokenizer.ggml.model"),
         n_vocab=tokens.length if tokens else header.count(f"{arch}.vocab_size"),
         metadata=header.scalars,
+        tokenizer_spans=header.spans,
     )
 
 
@@ -253,7 +257,10 @@ def _read_keys(reader: HeaderReader, header: _Header) -> None:
             raise reader.fail(f"metadata key {number} is {'a duplicate' if key else 'empty'}")
         seen.add(key)
         kind = reader.u32(f"the type of {quoted(key)}")
+        start = reader.position
         value = reader.value(kind, key)
+        if key.startswith("tokenizer."):
+            header.spans[key] = start, reader.position
         if isinstance(value, StoredArray):
             header.arrays[key] = value
             continue

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from racer_local.backend.chat import Message, render_chat
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import runtime_version
 from racer_local.backend.target import LlamaTarget
+from racer_local.book_store import load_shelf, remember
 from racer_local.closing import Closing
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.cost_store import CostStore
 from racer_local.drafting.base import StepOutcome
+from racer_local.drafting.phrase_shelf import drafted_from
 from racer_local.engine import Engine, FinishReason, Generation, TokenEvent
 from racer_local.errors import ConfigError
 from racer_local.exactness import find_exact_rows
+from racer_local.fingerprint import tokenizer_fingerprint
 from racer_local.row_memory_store import load_row_memory
 from racer_local.stats import Stats
 from racer_local.text import StopScanner, TextDecoder
-from racer_local.tree import TokenId
+from racer_local.tree import Source, TokenId
 
 __all__ = ["TextEvent", "TextModel", "TextStream"]
 
@@ -45,7 +49,9 @@ class TextStream(Closing, Iterator[TextEvent]):
     """A running answer: iterate for text; close, or leave a ``with`` block, to end early.
 
     Attributes:
+        prompt: ids of the prompt.
         tokens: ids generated so far.
+        sources: who proposed each of them.
         text: text shown so far.
     """
 
@@ -56,7 +62,9 @@ class TextStream(Closing, Iterator[TextEvent]):
         self._stops = StopScanner(stops)
         self._events = self._run()
         self._stopped_by_text = False
+        self.prompt = generation.prompt
         self.tokens: list[TokenId] = []
+        self.sources: list[Source] = []
         self.text = ""
 
     @property
@@ -74,6 +82,7 @@ class TextStream(Closing, Iterator[TextEvent]):
         with self._generation:
             for event in self._generation:
                 self.tokens.append(event.token)
+                self.sources.append(event.source)
                 shown = self._stops.push(decoder.push(self._model.piece(event.token)))
                 self.text += shown
                 if self._stops.is_stopped:
@@ -104,6 +113,7 @@ class TextModel(Closing):
         model: weights and vocabulary.
         target: the context.
         engine: the decode loop.
+        books: phrase books in use.
     """
 
     def __init__(
@@ -111,15 +121,32 @@ class TextModel(Closing):
         config: ModelConfig,
         draft: DraftConfig | None = None,
         on_progress: Callable[[float], None] | None = None,
+        *,
+        books: Sequence[str] = (),
+        use_memory: bool = False,
     ) -> None:
         """Load the model and open a context.
 
+        Args:
+            config: model and settings.
+            draft: how to draft.
+            on_progress: is told the loaded share, 0 to 1.
+            books: phrase books to draft from: names, or paths of ``.npz`` files.
+            use_memory: draft from remembered conversations too (see ``remember``).
+
         Raises:
+            ConfigError: a book is missing, damaged, or of another tokenizer.
             ModelLoadError: the file or the context cannot be opened.
             UnsupportedModelError: the model cannot generate text.
         """
+        mark = tokenizer_fingerprint(config.path) if books or use_memory else ""
+        # Before the weights: what is wrong with a book is said at once.
+        self.books = load_shelf(books, mark, with_memory=use_memory)
         self.model = LlamaModel(config, on_progress)
         try:
+            for book in self.books.books:
+                if book.n_vocab != self.model.n_vocab:
+                    raise ConfigError("a phrase book has another vocabulary than the model")
             self.target = LlamaTarget(self.model, config)
             self._costs = CostStore(
                 config, self.target.kv_type, self.target.n_threads, runtime_version()
@@ -132,6 +159,7 @@ class TextModel(Closing):
                 cost=self._costs.load(),
                 row_memory=memory,
                 exact_rows=exact_rows,
+                books=self.books,
             )
         except BaseException:
             self.model.close()
@@ -181,6 +209,31 @@ class TextModel(Closing):
             prompt, sampling, limits, on_prefill=on_prefill, on_step=on_step
         )
         return TextStream(self.model, generation, limits.stop)
+
+    def drafted_from(self, stream: TextStream) -> list[tuple[str, int]]:
+        """List the files that accepted drafts of an answer came from, and how many tokens each.
+
+        File names are those in the books: they may hold anything, and are not fit to be printed
+        as they are where a book is a stranger's.
+        """
+        start = len(stream.prompt)
+        text = [*stream.prompt, *stream.tokens]
+        places = [
+            start + i for i, source in enumerate(stream.sources) if source is Source.PHRASEBOOK
+        ]
+        return drafted_from(self.books, text, places)
+
+    def remember(self, tokens: Sequence[TokenId]) -> Path:
+        """Keep a conversation for later drafts (``use_memory``); returns the file it is in.
+
+        The tokens are the text itself in another writing: call it only for a user who asked for
+        it. ``book_store.forget_memory`` removes all that was kept.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        mark = tokenizer_fingerprint(self.model.path)
+        return remember(tokens, mark, self.model.n_vocab)
 
     def cancel(self) -> None:
         """End the running answer within one decode step; from any thread."""

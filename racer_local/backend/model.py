@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
 
 from racer_local.backend.native import clear_native_errors, last_native_error
 from racer_local.config import ModelConfig
@@ -33,13 +35,18 @@ class LlamaModel:
     """
 
     def __init__(
-        self, config: ModelConfig, on_progress: Callable[[float], None] | None = None
+        self,
+        config: ModelConfig,
+        on_progress: Callable[[float], None] | None = None,
+        *,
+        vocab_only: bool = False,
     ) -> None:
         """Check the file's header in Python, then have llama.cpp load it.
 
         Args:
             config: path and GPU layers are used.
             on_progress: is told the loaded share, 0 to 1; an exception from it ends the load.
+            vocab_only: load no weights; such a model can tokenize and nothing else.
 
         Raises:
             ModelLoadError: the file is missing, damaged, or refused by llama.cpp.
@@ -52,6 +59,7 @@ class LlamaModel:
         params.n_gpu_layers = _n_gpu_layers(config)
         self.is_on_cpu = params.n_gpu_layers == 0
         params.use_extra_bufts = extra_buffers_are_safe()
+        params.vocab_only = vocab_only
         raised: list[BaseException] = []
         if on_progress is not None:
             params.progress_callback = _guarded_progress(on_progress, raised)
@@ -157,6 +165,25 @@ class LlamaModel:
         if add_special and self.adds_bos and tokens[:2] == [self.bos, self.bos]:
             del tokens[0]
         return tokens
+
+    def tokenize_text(self, text: str) -> NDArray[np.int32]:
+        """Turn ordinary text into token ids, int32 [n]: nothing is added, nothing is special.
+
+        Unlike ``tokenize`` it is meant for much text: no list of numbers is made. Lone surrogates
+        are replaced.
+        """
+        self._require_open()
+        encoded = text.encode("utf-8", "replace")
+        tokens = np.empty(len(encoded) + 8, np.int32)
+        for _ in range(2):
+            buffer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+            n: int = llama_cpp.llama_tokenize(
+                self._vocab, encoded, len(encoded), buffer, len(tokens), False, False
+            )
+            if n >= 0:
+                return tokens[:n].copy()
+            tokens = np.empty(-n, np.int32)
+        raise ConfigError(f"a text of {len(encoded)} bytes cannot be tokenized")
 
     def piece(self, token: TokenId, *, special: bool = False) -> bytes:
         """Return the bytes of a token; a control token has none unless ``special``."""

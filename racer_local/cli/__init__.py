@@ -22,6 +22,8 @@ _COMMANDS = {
     "bench": "Measure plain decoding, draft modes and other programs on the same prompts.",
     "warm": "Learn a model's habits from bundled prompts, so that drafting starts warm.",
     "verify": "Check that drafting leaves the output alone, on this machine.",
+    "index": "Make a phrase book of files, to draft from.",
+    "forget": "Remove what --remember kept of conversations.",
     "replay": "Drive a drafter over a recorded trace; needs no model.",
 }
 _INTERRUPTED = 130

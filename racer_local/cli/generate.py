@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from racer_local.cli.options import (
+    book_options,
     draft_config,
     draft_options,
     generation_config,
@@ -23,12 +24,16 @@ from racer_local.cli.options import (
 from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
+from racer_local.gguf_reader import quoted
+from racer_local.stats import Stats
 from racer_local.worker import Worker
 
 if TYPE_CHECKING:
     from racer_local.text_model import TextModel, TextStream
 
 __all__ = ["command"]
+
+_MAX_ORIGINS = 8
 
 
 @click.command("generate")
@@ -43,7 +48,9 @@ __all__ = ["command"]
 @click.option("--system", help="System message of the chat.")
 @model_options
 @draft_options
+@book_options
 @sampling_options
+@click.option("--stats", is_flag=True, help="Say more: drafts by source, and the files they quote.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--compare", is_flag=True, help="Answer again without drafting; compare speeds.")
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
@@ -71,7 +78,10 @@ def command(prompt: str | None, **options: Any) -> int:
             worker.check()
             progress.show(share, 1.0)
 
-        model = worker.call(lambda: TextModel(config, draft, on_progress))
+        books, remembers = options["books"], options["remember"]
+        model = worker.call(
+            lambda: TextModel(config, draft, on_progress, books=books, use_memory=remembers)
+        )
         progress.clear()
         try:
             for notice in model.notices:
@@ -80,7 +90,11 @@ def command(prompt: str | None, **options: Any) -> int:
             ask = partial(_answer, worker, model, tokens, limits=limits)
             stream = ask(sampling, show=not options["as_json"])
             compared = _compare(model, ask, sampling, stream) if options["compare"] else None
-            _report(stream, compared, as_json=options["as_json"])
+            origins = model.drafted_from(stream) if model.books.books else []
+            _report(stream, compared, origins, as_json=options["as_json"], more=options["stats"])
+            if remembers:
+                path = model.remember([*tokens, *stream.tokens])
+                click.echo(f"remembered in {path}; racer-local forget removes it", err=True)
         finally:
             worker.call(model.close)
     return 0
@@ -165,7 +179,14 @@ def _compare(
     }
 
 
-def _report(stream: TextStream, compared: dict[str, Any] | None, *, as_json: bool) -> None:
+def _report(
+    stream: TextStream,
+    compared: dict[str, Any] | None,
+    origins: list[tuple[str, int]],
+    *,
+    as_json: bool,
+    more: bool,
+) -> None:
     stats = stream.stats
     if as_json:
         answer: dict[str, Any] = {
@@ -176,11 +197,15 @@ def _report(stream: TextStream, compared: dict[str, Any] | None, *, as_json: boo
         }
         if compared is not None:
             answer["compare"] = compared
+        if origins:
+            answer["drafted_from"] = dict(origins)
         click.echo(json.dumps(answer, ensure_ascii=False))
         return
     for notice in stats.notices:
         click.echo(f"note: {notice}", err=True)
     click.echo(stats.line(), err=True)
+    if more:
+        _tell_sources(stats, origins)
     if compared is not None:
         same = (
             "the same text" if compared["same_as_plain"] else "another text (rounding near a tie)"
@@ -190,3 +215,19 @@ def _report(stream: TextStream, compared: dict[str, Any] | None, *, as_json: boo
             f"{stats.tokens_per_s:.0f} tok/s ({compared['speedup']:.2f}x) · {same}",
             err=True,
         )
+
+
+def _tell_sources(stats: Stats, origins: list[tuple[str, int]]) -> None:
+    for source, count in stats.by_source.items():
+        if count.drafted:
+            share = count.accepted / count.drafted
+            click.echo(
+                f"{source.name.lower()}: drafted {count.drafted}, accepted {count.accepted} "
+                f"({share:.0%})",
+                err=True,
+            )
+    for name, n_tokens in origins[:_MAX_ORIGINS]:
+        click.echo(f"  {n_tokens} tokens from {quoted(name)}", err=True)
+    if len(origins) > _MAX_ORIGINS:
+        rest = sum(n_tokens for _, n_tokens in origins[_MAX_ORIGINS:])
+        click.echo(f"  {rest} tokens from {len(origins) - _MAX_ORIGINS} other files", err=True)

@@ -19,6 +19,7 @@ from racer_local.config import (
 )
 
 __all__ = [
+    "book_options",
     "draft_config",
     "draft_options",
     "generation_config",
@@ -60,6 +61,24 @@ def draft_options(function: _F) -> _F:
             default=_DRAFT.budget,
             show_default=True,
             help="Most draft tokens in one step.",
+        ),
+    )(function)
+
+
+def book_options(function: _F) -> _F:
+    """Add --book and --remember."""
+    return _all(
+        click.option(
+            "--book",
+            "books",
+            metavar="NAME",
+            multiple=True,
+            help="Draft from this phrase book too (see index); repeatable.",
+        ),
+        click.option(
+            "--remember",
+            is_flag=True,
+            help="Keep this text on this machine, and draft from what was kept (see forget).",
         ),
     )(function)
 

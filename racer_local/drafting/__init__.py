@@ -9,6 +9,7 @@ from racer_local.drafting.base import Drafter, Rows, StepOutcome
 from racer_local.drafting.estimate import Estimator
 from racer_local.drafting.last_logit import LastLogitDrafter
 from racer_local.drafting.off import OffDrafter
+from racer_local.drafting.phrase_shelf import Shelf
 from racer_local.drafting.pld import PromptLookupDrafter
 from racer_local.drafting.racer import RacerDrafter
 from racer_local.drafting.row_memory import RowMemory
@@ -21,6 +22,7 @@ def make_drafter(
     cost: CostModel | None = None,
     row_memory: RowMemory | None = None,
     estimator: Estimator | None = None,
+    books: Shelf | None = None,
 ) -> Drafter:
     """Make the drafter that the settings ask for, with an empty text.
 
@@ -29,9 +31,10 @@ def make_drafter(
         cost: what a decode step takes; only ``auto`` looks at it.
         row_memory: rows of other texts; only for ``auto``.
         estimator: acceptance estimates to go on with; only for ``auto``.
+        books: phrase books; only for ``auto``.
     """
     if config.mode == "auto":
-        return AutoDrafter(config, cost, row_memory, estimator)
+        return AutoDrafter(config, cost, row_memory, estimator, books)
     if config.mode == "off":
         return OffDrafter()
     if config.mode == "pld":

@@ -26,6 +26,9 @@ from racer_local.drafting.copy_logit import last_places
 from racer_local.drafting.estimate import N_HITS, Estimator
 from racer_local.drafting.guard import Guard
 from racer_local.drafting.occurrences import OccurrenceIndex, Occurrences
+from racer_local.drafting.phrase_book import DEPTH
+from racer_local.drafting.phrase_cells import add_guesses
+from racer_local.drafting.phrase_shelf import BookPlace, Shelf
 from racer_local.drafting.planner import StepTimes, plan
 from racer_local.drafting.reliability import Reliability
 from racer_local.drafting.row_memory import RowMemory
@@ -48,13 +51,24 @@ _ROUSING_MATCH = 8
 class _Place:
     """One place of a draft: its candidates, their estimates, and the places below it."""
 
-    __slots__ = ("below", "candidates", "estimates", "found", "probs", "token")
+    __slots__ = ("below", "book", "candidates", "credit", "estimates", "found", "probs", "token")
 
     def __init__(
-        self, token: TokenId, found: Occurrences, candidates: Candidates, estimator: Estimator
+        self,
+        token: TokenId,
+        found: Occurrences,
+        candidates: Candidates,
+        estimator: Estimator,
+        book: BookPlace | None,
     ) -> None:
         self.token = token
         self.found = found
+        self.book = book
+        # Tokens that are proposed because a phrase book says them.
+        self.credit: frozenset[TokenId] = frozenset()
+        if book is not None and book.guesses:
+            own = max((length for _, length in found), default=0)
+            candidates, self.credit = add_guesses(candidates, book.guesses, own)
         self.candidates = candidates
         self.estimates = estimator.estimate(candidates.cells)
         self.probs = estimator.calibrate(self.estimates)
@@ -72,6 +86,7 @@ class AutoDrafter:
 
     __slots__ = (
         "_answer_start",
+        "_books",
         "_breadth",
         "_hits",
         "_index",
@@ -95,6 +110,7 @@ class AutoDrafter:
         cost: CostModel | None = None,
         memory: RowMemory | None = None,
         estimator: Estimator | None = None,
+        books: Shelf | None = None,
     ) -> None:
         """Start without a text.
 
@@ -103,6 +119,7 @@ class AutoDrafter:
             cost: what a step takes; without one a guess is used until steps are observed.
             memory: rows of other texts.
             estimator: estimates to go on with; None starts from the shipped ones.
+            books: phrase books to draft from as well.
         """
         self._breadth = config.breadth
         n_max = config.budget + 1
@@ -114,6 +131,7 @@ class AutoDrafter:
         self.guard = Guard()
         self.reliability = Reliability()
         self._memory = memory
+        self._books = books if books is not None and books.books else None
         self._index = OccurrenceIndex()
         self._rows = RowStore()
         self._steps_key: tuple[int, int, int] | None = None
@@ -200,8 +218,17 @@ class AutoDrafter:
                     places.append(self._below(places[parent], tree.tokens[new]))
             place = places[node]
             found = place.candidates
+            credit = place.credit
             return [
-                (prob, token, Source.RETRIEVAL if i < found.n_retrieved else Source.LOGITS)
+                (
+                    prob,
+                    token,
+                    Source.PHRASEBOOK
+                    if token in credit
+                    else Source.RETRIEVAL
+                    if i < found.n_retrieved
+                    else Source.LOGITS,
+                )
                 for i, (prob, token) in enumerate(zip(place.probs, found.tokens, strict=True))
             ]
 
@@ -241,17 +268,21 @@ class AutoDrafter:
             if self._last_row is not None and self._last_row[0] == self._index.n_tokens - 2:
                 self._last_places = self._last_row[1]
             before = text[-2] if len(text) > 1 else -1
-            self._root = self._place(self._index.latest(), before, text[-1])
+            book = None if self._books is None else self._books.at(text[-DEPTH:])
+            self._root = self._place(self._index.latest(), before, text[-1], book)
         return self._root
 
     def _below(self, place: _Place, token: TokenId) -> _Place:
         below = place.below.get(token)
         if below is None:
             found = self._index.advance(place.found, place.token, token)
-            below = place.below[token] = self._place(found, place.token, token)
+            book = None if place.book is None else place.book.below(token)
+            below = place.below[token] = self._place(found, place.token, token, book)
         return below
 
-    def _place(self, found: Occurrences, before: TokenId, token: TokenId) -> _Place:
+    def _place(
+        self, found: Occurrences, before: TokenId, token: TokenId, book: BookPlace | None
+    ) -> _Place:
         two, one = self._rows.two(before, token), self._rows.one(token)
         remembered: RowPlaces | None = None
         asks_memory = self._memory is not None and two is None
@@ -271,7 +302,7 @@ class AutoDrafter:
         hit_bin = min(N_HITS - 1, int(self._hits * N_HITS))
         start = self._answer_start - self._index.start
         candidates = describe(self._index, found, rows, hit_bin, start)
-        return _Place(token, found, candidates, self.estimator)
+        return _Place(token, found, candidates, self.estimator, book)
 
     # ---------------------------------------------------------------- learning
 
@@ -355,4 +386,5 @@ class AutoDrafter:
         """Estimate the memory held."""
         parts = self._index.size_bytes() + self._rows.size_bytes()
         memory = 0 if self._memory is None else self._memory.size_bytes()
-        return parts + memory + 32 * len(self.estimator.weights)
+        books = 0 if self._books is None else self._books.size_bytes()
+        return parts + memory + books + 32 * len(self.estimator.weights)

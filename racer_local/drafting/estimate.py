@@ -39,6 +39,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import TypeAlias
 
+from racer_local.drafting.book_weights import BOOK_CENTI_WEIGHTS
 from racer_local.drafting.prior_weights import PRIOR_CENTI_WEIGHTS
 
 __all__ = ["N_CELLS", "Cells", "Estimator"]
@@ -110,7 +111,8 @@ class Estimator:
             weights = [centi / 100.0 for centi in PRIOR_CENTI_WEIGHTS]
         if len(weights) != N_CELLS:
             raise ValueError(f"{len(weights)} weights for {N_CELLS} cells")
-        self.weights = list(weights)
+        # The cells of phrase books come last (``phrase_cells``).
+        self.weights = [*weights, *(centi / 100.0 for centi in BOOK_CENTI_WEIGHTS)]
         self._rate = rate
         self._expected = [_RANGE_PRIOR * (i + 0.5) / _N_RANGES for i in range(_N_RANGES)]
         self._taken = list(self._expected)

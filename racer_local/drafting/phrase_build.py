@@ -33,7 +33,7 @@ _ORDER_BYTES = 4
 _N_COPIES = 3
 _MIN_RUN = 4 * DEPTH
 # Sorting holds some 60 bytes a token: not more than this many budgets are sorted at once.
-_MAX_BUDGETS = 4
+_MAX_BUDGETS = 2
 _DENSE_BYTES_PER_TOKEN = 2.0
 
 

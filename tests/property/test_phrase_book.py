@@ -166,8 +166,7 @@ def test_no_damage_to_a_file_does_more_than_have_it_refused(tmp_path: Path) -> N
         path.write_bytes(content)
         try:
             book = PhraseBook.load(path, "tokenizer")
-        except ConfigError as error:
-            assert "\n" not in str(error)
+        except ConfigError:
             n_refused += 1
             continue
         # Damage that no checksum covers changes nothing that is read.

@@ -125,7 +125,7 @@ def test_a_book_of_another_tokenizer_or_version_is_refused(tmp_path: Path) -> No
     path = tmp_path / "book.npz"
     book_of([1, 2, 3]).save(path)
     assert PhraseBook.load(path).fingerprint == "tok"
-    with pytest.raises(ConfigError, match="tokenizer of another model.*racer-local index"):
+    with pytest.raises(ConfigError, match=r"tokenizer of another model.*racer-local index"):
         PhraseBook.load(path, "other")
     with np.load(path) as content:
         arrays = dict(content)
