@@ -73,7 +73,7 @@ class GgufInfo:
     tokenizer: str
     n_vocab: int | None
     metadata: Mapping[str, Scalar]
-    tokenizer_spans: Mapping[str, tuple[int, int]]
+    tokenizer_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

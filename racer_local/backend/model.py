@@ -174,7 +174,7 @@ class LlamaModel:
         """
         self._require_open()
         encoded = text.encode("utf-8", "replace")
-        tokens = np.empty(len(encoded) + 8, np.int32)
+        tokens: NDArray[np.int32] = np.empty(len(encoded) + 8, np.int32)
         for _ in range(2):
             buffer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
             n: int = llama_cpp.llama_tokenize(
