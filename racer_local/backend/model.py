@@ -181,7 +181,8 @@ class LlamaModel:
                 self._vocab, encoded, len(encoded), buffer, len(tokens), False, False
             )
             if n >= 0:
-                return tokens[:n].copy()
+                found: NDArray[np.int32] = tokens[:n].copy()
+                return found
             tokens = np.empty(-n, np.int32)
         raise ConfigError(f"a text of {len(encoded)} bytes cannot be tokenized")
 

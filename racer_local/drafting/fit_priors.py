@@ -39,11 +39,12 @@ from racer_local.config import DraftConfig
 from racer_local.drafting.auto import AutoDrafter
 from racer_local.drafting.base import Rows, StepOutcome
 from racer_local.drafting.estimate import MEMORY, N_CELLS, Cells, Estimator
+from racer_local.drafting.phrase_shelf import Shelf
 from racer_local.drafting.row_memory import RowMemory
 from racer_local.trace import Record, read_trace
 from racer_local.tree import ROOT, DraftTree
 
-__all__ = ["Example", "examples", "fit", "fit_records", "main", "memory_of"]
+__all__ = ["Example", "examples", "fit", "fit_records", "main", "memory_of", "write_weights"]
 
 _DEPTHS = 4
 _EPOCHS = 4
@@ -85,9 +86,15 @@ class _Recorder(AutoDrafter):
             yield Example(place.candidates.cells, taken)
 
 
-def examples(record: Record, memory: RowMemory | None, weights: Sequence[float]) -> list[Example]:
+def examples(
+    record: Record,
+    memory: RowMemory | None,
+    weights: Sequence[float],
+    books: Shelf | None = None,
+) -> list[Example]:
     """Collect the examples of one record; ``weights`` say which first guesses were right."""
-    drafter = _Recorder(DraftConfig(mode="auto"), None, memory, Estimator(weights, rate=0.0))
+    estimator = Estimator(weights[:N_CELLS], rate=0.0)
+    drafter = _Recorder(DraftConfig(mode="auto"), None, memory, estimator, books)
     tokens = record.tokens.tolist()
     start = record.n_prompt
     drafter.feed(tokens[:start])
@@ -109,7 +116,7 @@ def fit(
 ) -> list[float]:
     """Fit the weights of the cells from ``first_cell`` on to examples, the others being given."""
     weights = [0.0] * N_CELLS if start is None else list(start)
-    squares = [1.0] * N_CELLS
+    squares = [1.0] * len(weights)
     order = list(range(len(found)))
     shuffle = random.Random(0).shuffle
     for _ in range(_EPOCHS):
@@ -146,13 +153,21 @@ def fit_records(records: Sequence[Record]) -> list[float]:
 
 def main(paths: Sequence[str]) -> None:
     """Write ``prior_weights.py`` to stdout."""
-    weights = fit_records([record for path in paths for record in read_trace(path)])
+    write_weights(
+        fit_records([record for path in paths for record in read_trace(path)]),
+        "PRIOR_CENTI_WEIGHTS",
+        "Weights that acceptance estimates start from, in hundredths; see ``fit_priors``.",
+    )
+
+
+def write_weights(weights: Sequence[float], name: str, what: str) -> None:
+    """Write a module of weights to stdout."""
     out = sys.stdout
     out.write(
-        '"""Weights that acceptance estimates start from, in hundredths; see ``fit_priors``.\n\n'
+        f'"""{what}\n\n'
         "Written by a program: fit anew instead of changing them. They hold no text.\n"
-        '"""\n\nfrom __future__ import annotations\n\n__all__ = ["PRIOR_CENTI_WEIGHTS"]\n\n'
-        "# fmt: off\nPRIOR_CENTI_WEIGHTS: tuple[int, ...] = (\n"
+        f'"""\n\nfrom __future__ import annotations\n\n__all__ = ["{name}"]\n\n'
+        f"# fmt: off\n{name}: tuple[int, ...] = (\n"
     )
     line = "   "
     for weight in weights:

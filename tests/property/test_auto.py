@@ -14,6 +14,8 @@ from racer_local.cost import CostCurve, CostModel
 from racer_local.drafting import Rows, StepOutcome, make_drafter
 from racer_local.drafting.auto import AutoDrafter
 from racer_local.drafting.occurrences import OccurrenceIndex
+from racer_local.drafting.phrase_build import SourceText, build_book
+from racer_local.drafting.phrase_shelf import Shelf
 from racer_local.drafting.planner import StepTimes, plan
 from racer_local.drafting.row_memory import RowMemory
 from racer_local.tree import DraftTree, NodeId, Source, TokenId
@@ -39,6 +41,15 @@ def rows_of(texts: list[list[int]], index: list[int], width: int, seed: int) -> 
     return Rows(np.array(index, np.int32), ids.reshape(len(index), width), probs)
 
 
+def shelf_of(seed: int) -> Shelf:
+    """A book of what this target would say."""
+    text = [0]
+    while len(text) < 200:
+        text.append(row_after(text, seed)[0])
+    tokens = np.array(text, np.int32)
+    return Shelf([build_book([SourceText("text", 900, 1, tokens)], "any", N_VOCAB)])
+
+
 def snapshot(tree: DraftTree) -> tuple[list[int], list[int], list[float]]:
     return tree.tokens, tree.parents, tree.probs
 
@@ -51,6 +62,7 @@ def snapshot(tree: DraftTree) -> tuple[list[int], list[int], list[float]]:
     steps=STEPS,
     breadth=st.integers(1, 8),
     has_memory=st.booleans(),
+    has_book=st.booleans(),
     slowness=st.floats(0.2, 5.0),
 )
 def test_any_text_is_drafted_soundly_and_the_output_is_plain(
@@ -60,6 +72,7 @@ def test_any_text_is_drafted_soundly_and_the_output_is_plain(
     steps: list[float],
     breadth: int,
     has_memory: bool,
+    has_book: bool,
     slowness: float,
 ) -> None:
     curve = times_of([*steps, 0.1])
@@ -69,7 +82,7 @@ def test_any_text_is_drafted_soundly_and_the_output_is_plain(
         other = rows_of([[0], [0, 1], [1, 2]], [0, 1, 2], 8, seed + 1)
         memory.fill(np.array([0, 1, 2], np.int32), other.ids, other.probs)
     config = DraftConfig(mode="auto", breadth=breadth)
-    drafter = make_drafter(config, cost, memory)
+    drafter = make_drafter(config, cost, memory, books=shelf_of(seed) if has_book else None)
     assert isinstance(drafter, AutoDrafter)
     drafter.feed(prompt)
     wanted = drafter.wanted_rows(prompt).tolist()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 from fakes import ScriptedTarget, TreeDrafter, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
+from racer_local.drafting.phrase_build import SourceText, build_book
+from racer_local.drafting.phrase_shelf import Shelf
 from racer_local.engine import Engine
 
 OFF = DraftConfig(mode="off")
@@ -57,3 +60,29 @@ def test_every_drafter_leaves_the_output_as_it_is(
     drafted = engine.generate(prompt, sampling, limits)
     assert [event.token for event in drafted] == tokens
     assert not drafted.stats.notices
+
+
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=40),
+    st.lists(st.lists(st.integers(0, 7), max_size=60), max_size=3),
+    st.booleans(),
+    st.integers(1, 60),
+)
+def test_books_leave_the_output_as_it_is(
+    prompt: list[int], texts: list[list[int]], has_answer: bool, n: int
+) -> None:
+    sampling = SamplingConfig(temperature=0)
+    limits = GenerationConfig(max_tokens=n)
+    plain = Engine(ScriptedTarget(n_vocab=8), OFF).generate(prompt, sampling, limits)
+    tokens = [event.token for event in plain]
+    if has_answer:
+        texts = [*texts, [*prompt, *tokens]]
+    sources = [SourceText("text", 99, 1, np.array(text, np.int32)) for text in texts]
+    shelf = Shelf([build_book(sources, "any", 8)])
+    engine = Engine(ScriptedTarget(n_vocab=8), DraftConfig(mode="auto"), books=shelf)
+    drafted = engine.generate(prompt, sampling, limits)
+    assert [event.token for event in drafted] == tokens
+    assert not drafted.stats.notices
+    assert drafted.stats.n_accepted == sum(
+        count.accepted for count in drafted.stats.by_source.values()
+    )

@@ -12,7 +12,7 @@ import pytest
 
 from racer_local.drafting.row_memory import RowMemory
 from racer_local.errors import ConfigError, ModelLoadError
-from racer_local.fingerprint import fingerprint
+from racer_local.fingerprint import fingerprint, tokenizer_fingerprint
 from racer_local.row_memory_store import load_row_memory, row_memory_path, save_row_memory
 
 Tiny = Callable[[str], Path]
@@ -91,3 +91,21 @@ def test_a_folder_that_cannot_be_made_is_named(
     monkeypatch.setattr("racer_local.row_memory_store._folder", lambda: blocked / "row-memory")
     with pytest.raises(ConfigError, match="row-memory"):
         save_row_memory(memory)
+
+
+def test_the_tokenizer_has_a_fingerprint_of_its_own(tiny_path: Tiny, tmp_path: Path) -> None:
+    model = tiny_path("llama")
+    mark = tokenizer_fingerprint(model)
+    assert len(mark) == 64
+    assert mark != fingerprint(model)
+    # Another model with the same vocabulary.
+    assert tokenizer_fingerprint(tiny_path("mamba")) == mark
+    assert fingerprint(tiny_path("mamba")) != fingerprint(model)
+    content = bytearray(model.read_bytes())
+    place = content.index(b"tokenizer.ggml.tokens") + 21 + 4 + 4 + 8 + 8
+    content[place] ^= 1
+    other = tmp_path / "other.gguf"
+    other.write_bytes(content)
+    assert tokenizer_fingerprint(other) != mark
+    with pytest.raises(ModelLoadError):
+        tokenizer_fingerprint(tmp_path / "missing.gguf")
