@@ -12,9 +12,7 @@ import pytest
 from racer_local.errors import ConfigError
 from racer_local.text_files import decode_text, find_files
 
-TEXT = (
-    "Viele Grüße aus München, wo es schöner ist als sonst.\nEin zweiter Satz für die Erkennung.\n"
-)
+TEXT = "Viele Grüße aus München, wo es schöner ist als sonst.\nEin zweiter Satz für sie.\n"
 TREE = {
     "keep.py": "a",
     "skip.log": "a",
