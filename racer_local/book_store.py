@@ -38,6 +38,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _SUFFIX = ".npz"
 # Some 250,000 tokens, the text of a few hundred answers.
 _MEMORY_BYTES = 3 * 2**19
+# Of one conversation the end is kept, so that there is room for others.
+_MAX_CONVERSATION = 100_000
 
 
 def _folder(kind: str) -> Path:
@@ -124,7 +126,8 @@ def remember(tokens: Sequence[TokenId], fingerprint: str, n_vocab: int) -> Path:
     """Add a conversation to the chat memory; the oldest ones make room.
 
     Args:
-        tokens: prompt and answer, or a whole conversation.
+        tokens: prompt and answer, or a whole conversation, once it is over; of a very long one
+            the end is kept.
         fingerprint: of the tokenizer.
         n_vocab: tokens of its vocabulary.
 
@@ -142,7 +145,8 @@ def remember(tokens: Sequence[TokenId], fingerprint: str, n_vocab: int) -> Path:
             sources = [] if before is None else _conversations(before, n_vocab)
             now = time.time_ns()
             name = time.strftime("conversation of %Y-%m-%d %H:%M:%S", time.localtime(now / 1e9))
-            sources.append(SourceText(name, 4 * len(tokens), now, np.array(tokens, np.int32)))
+            kept = np.array(tokens[-_MAX_CONVERSATION:], np.int32)
+            sources.append(SourceText(name, 4 * len(kept), now, kept))
             save_book(build_book(sources, fingerprint, n_vocab, _MEMORY_BYTES), path)
     except OSError as error:
         raise ConfigError(f"cannot write the chat memory {path}: {error.strerror}") from error
@@ -150,7 +154,7 @@ def remember(tokens: Sequence[TokenId], fingerprint: str, n_vocab: int) -> Path:
 
 
 def _conversations(book: PhraseBook, n_vocab: int) -> list[SourceText]:
-    text = book.text()[:].astype(np.int32) - 1
+    text = book.text().astype(np.int32) - 1
     return [
         SourceText(f.name, f.size_bytes, f.changed_ns, text[f.start : f.end], f.is_whole)
         for f in book.files

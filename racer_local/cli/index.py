@@ -99,10 +99,15 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
 
 
 def _earlier(path: Path, mark: str) -> PhraseBook | None:
-    """Load the book to bring up to date; one that cannot be used is not overwritten unasked."""
+    """Load the book to bring up to date; a file that is no such book is not overwritten."""
     from racer_local.drafting.phrase_book import PhraseBook
 
-    return PhraseBook.load(path, mark) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return PhraseBook.load(path, mark)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (remove the file, or choose another name)") from None
 
 
 def _nothing(report: IndexReport) -> str:
@@ -117,9 +122,10 @@ def _left_out(report: IndexReport) -> str:
 
 def _tell(book: PhraseBook, report: IndexReport, path: Path, seconds: float) -> None:
     read = report.n_bytes_read / _MB
+    files = "1 file" if report.n_files == 1 else f"{report.n_files} files"
     click.echo(
-        f"{report.n_files} files, {len(book) / 1e6:.1f} million tokens in {seconds:.1f} s; "
-        f"read {read:.1f} MB, {report.n_unchanged} files unchanged",
+        f"{files}, {len(book) / 1e6:.1f} million tokens in {seconds:.1f} s; read {read:.1f} MB, "
+        f"{report.n_unchanged} files unchanged",
         err=True,
     )
     if report.left_out:

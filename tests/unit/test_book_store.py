@@ -84,6 +84,10 @@ def test_the_memory_is_bounded_and_keeps_the_latest() -> None:
     assert path.stat().st_size < 2 * 2**20
     assert 2 <= len(memory.files) < 8
     assert memory.find(latest[:16])[0].length == 16
+    remember(list(range(300_000)), "tok", 300_000)
+    memory = load_memory("tok")
+    assert memory is not None
+    assert memory.find(range(299_000, 299_016))[0].token == 299_016
 
 
 def test_a_damaged_memory_is_left_aside_and_written_anew(

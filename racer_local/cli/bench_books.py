@@ -1,6 +1,6 @@
-"""What a phrase book brings, on prompts about an indexed repository. Layer: above the engine.
+"""Measure what a phrase book brings, on prompts about an indexed repository.
 
-    python -m racer_local.bench.books [--first N] [--last N] [--max-tokens N] [--unrelated]
+    python -m racer_local.cli.bench_books [--first N] [--last N] [--max-tokens N] [--unrelated]
 
 The repository is the source of packages that are installed beside this one. Prompts are made of
 its own files: *complete* (the code before a function and its first lines), *quote* (its first
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str]) -> None:
     from racer_local.model_store import ensure_model
     from racer_local.text_model import TextModel
 
-    parser = argparse.ArgumentParser(prog="racer_local.bench.books")
+    parser = argparse.ArgumentParser(prog="racer_local.cli.bench_books")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--last", type=int, default=36)
     parser.add_argument("--max-tokens", type=int, default=100)
