@@ -160,3 +160,19 @@ def test_sampled_answers_do_not_depend_on_books(smol_path: Path, tmp_path: Path)
         assert stream.tokens == plain
         assert dict(model.drafted_from(stream)).keys() <= {"answer"}
         assert stream.stats.by_source[Source.PHRASEBOOK].accepted > 0
+
+
+def test_exact_text_stays_exact_with_a_book(smol_path: Path, tmp_path: Path) -> None:
+    config = ModelConfig(path=smol_path, n_ctx=1024, exact=True)
+    with TextModel(config, DraftConfig(mode="off")) as model:
+        prompt = model.prompt_tokens(SOURCE.read_text("utf-8"))[:500]
+        plain, _ = generate(model, prompt, 96)
+        vocabulary = model.model.n_vocab
+    # A book that is right half of the time.
+    text = [*prompt[:200], *plain[:40], *prompt[200:220], *plain[50:]]
+    path = tmp_path / "b.npz"
+    source = SourceText("answer", 999, 1, np.array(text, np.int32))
+    build_book([source], tokenizer_fingerprint(smol_path), vocabulary).save(path)
+    with TextModel(config, books=[str(path)]) as model:
+        drafted, _ = generate(model, prompt, 96)
+    assert drafted == plain
