@@ -60,6 +60,7 @@ class _Place:
         candidates: Candidates,
         estimator: Estimator,
         book: BookPlace | None,
+        book_hits: float,
     ) -> None:
         self.token = token
         self.found = found
@@ -68,7 +69,7 @@ class _Place:
         self.credit: frozenset[TokenId] = frozenset()
         if book is not None and book.guesses:
             own = max((length for _, length in found), default=0)
-            candidates, self.credit = add_guesses(candidates, book.guesses, own)
+            candidates, self.credit = add_guesses(candidates, book.guesses, own, book_hits)
         self.candidates = candidates
         self.estimates = estimator.estimate(candidates.cells)
         self.probs = estimator.calibrate(self.estimates)
@@ -86,6 +87,7 @@ class AutoDrafter:
 
     __slots__ = (
         "_answer_start",
+        "_book_hits",
         "_books",
         "_breadth",
         "_hits",
@@ -150,6 +152,7 @@ class AutoDrafter:
         self._root: _Place | None = None
         self._answer_start = 0
         self._hits = 0.5
+        self._book_hits = 0.5
         # The row of the place before the root, and which place it is of.
         self._last_row: tuple[int, RowPlaces] | None = None
         self._last_places: RowPlaces = {}
@@ -302,7 +305,7 @@ class AutoDrafter:
         hit_bin = min(N_HITS - 1, int(self._hits * N_HITS))
         start = self._answer_start - self._index.start
         candidates = describe(self._index, found, rows, hit_bin, start)
-        return _Place(token, found, candidates, self.estimator, book)
+        return _Place(token, found, candidates, self.estimator, book, self._book_hits)
 
     # ---------------------------------------------------------------- learning
 
@@ -364,6 +367,9 @@ class AutoDrafter:
             self._hits *= _HIT_MEMORY
             if taken >= 0 and estimates[taken] == max(estimates):
                 self._hits += 1.0 - _HIT_MEMORY
+            if place.book is not None and place.book.guesses:
+                is_hit = place.book.guesses[0].token == token
+                self._book_hits += (is_hit - self._book_hits) * (1.0 - _HIT_MEMORY)
             self.estimator.learn(found.cells, estimates, taken)
 
     def _learn_rows(self, outcome: StepOutcome, rows: Rows) -> None:

@@ -1,11 +1,12 @@
 """Fit the shipped weights of phrase books to recorded text. Layer: pure.
 
-    python -m racer_local.drafting.fit_books TRACE.npz=BOOK.npz... > book_weights.py
+    python -m racer_local.drafting.fit_books TRACE.npz=BOOK.npz... TRACE.npz=... > book_weights.py
 
 As ``fit_priors``, with the other weights given: each trace is drafted with its book, one that
-knows its subject or one that does not. Both kinds are needed: from the first alone books would be
-believed everywhere. Then the text's own matches are put first: a token of a book alone never
-gains from a match of the text that is as long, or longer.
+knows its subject, one that does not, or (without a name) a memory of every third of its own
+texts. All kinds are needed: from one alone books would be believed everywhere or nowhere. Then the
+text's own matches are put first: what only a book says begins at a disadvantage where the text has
+a match as long, or longer.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from collections.abc import Sequence
 from racer_local.drafting.estimate import N_CELLS, Estimator
 from racer_local.drafting.fit_priors import Example, examples, fit, write_weights
 from racer_local.drafting.phrase_book import PhraseBook
+from racer_local.drafting.phrase_build import SourceText, build_book
+from racer_local.drafting.phrase_cells import OUTMATCHED
 from racer_local.drafting.phrase_shelf import Shelf
 from racer_local.trace import Record, read_trace
 
-__all__ = ["fit_books", "main"]
+__all__ = ["fit_books", "main", "memory_book"]
+
+_DISADVANTAGE = -1.0
 
 
 def fit_books(pairs: Sequence[tuple[Sequence[Record], Shelf]]) -> list[float]:
@@ -30,7 +35,20 @@ def fit_books(pairs: Sequence[tuple[Sequence[Record], Shelf]]) -> list[float]:
     for records, shelf in pairs:
         for record in records:
             found.extend(examples(record, None, start, shelf))
-    return fit(found, blank, N_CELLS)[N_CELLS:]
+    weights = fit(found, blank, N_CELLS)[N_CELLS:]
+    for cell in OUTMATCHED:
+        weights[cell] = min(weights[cell], _DISADVANTAGE)
+    return weights
+
+
+def memory_book(records: Sequence[Record]) -> PhraseBook:
+    """Make a book of records, as if they had been remembered."""
+    n_vocab = 1 + max(int(record.tokens.max()) for record in records)
+    sources = [
+        SourceText(str(i), 4 * len(record.tokens), i, record.tokens)
+        for i, record in enumerate(records)
+    ]
+    return build_book(sources, "recorded", n_vocab)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -38,7 +56,13 @@ def main(arguments: Sequence[str]) -> None:
     pairs = []
     for argument in arguments:
         trace, _, book = argument.partition("=")
-        pairs.append((list(read_trace(trace)), Shelf([PhraseBook.load(book)])))
+        records: Sequence[Record] = list(read_trace(trace))
+        if book:
+            shelf = Shelf([PhraseBook.load(book)])
+        else:
+            records = records[::3]
+            shelf = Shelf([memory_book(records)])
+        pairs.append((records, shelf))
     write_weights(
         fit_books(pairs),
         "BOOK_CENTI_WEIGHTS",

@@ -83,8 +83,8 @@ def test_book_cells_are_apart_from_all_others() -> None:
     ]
     for own_length in (0, 2, 3, 9, 16, 24):
         for guess in guesses:
-            both, _ = add_guesses(found, [guess], own_length)
-            added = both.cells[both.tokens.index(guess.token)][-2:]
+            both, _ = add_guesses(found, [guess], own_length, guess.share)
+            added = both.cells[both.tokens.index(guess.token)][-3:]
             assert all(N_CELLS <= cell < N_CELLS + N_BOOK_CELLS for cell in added)
             assert both.n_retrieved == 1
     assert len(Estimator().weights) == N_CELLS + N_BOOK_CELLS
@@ -107,11 +107,13 @@ def test_the_text_itself_has_the_credit_at_equal_match() -> None:
 def test_auto_quotes_a_book_and_says_so() -> None:
     d = auto(book_of(story=STORY))
     d.feed([1, 2, *STORY[:12]])
+    assert set(d.draft(64).sources[1:]) == {Source.PHRASEBOOK}
+    # Once it is seen that the book is being quoted, much is drafted.
+    for token in STORY[12:24]:
+        d.accept(StepOutcome(d.draft(0), [ROOT], token, None))
     tree = d.draft(64)
-    assert principal(tree)[:8] == STORY[12:20]
+    assert principal(tree)[:8] == STORY[24:32]
     assert set(tree.sources[1:]) == {Source.PHRASEBOOK}
-    d.accept(StepOutcome(tree, tree.path(3), tree.tokens[4], None))
-    assert principal(d.draft(64))[:4] == STORY[16:20]
     assert d.size_bytes() > auto().size_bytes()
 
 
