@@ -24,7 +24,7 @@ from racer_local.trace import Record, read_trace
 
 __all__ = ["fit_books", "main", "memory_book"]
 
-_DISADVANTAGE = -1.0
+_DISADVANTAGE = -2.0
 
 
 def fit_books(pairs: Sequence[tuple[Sequence[Record], Shelf]]) -> list[float]:
