@@ -29,8 +29,8 @@ __all__ = ["RowPlaces", "RowStore", "row_places"]
 # The place, within a block of ``N_ROW`` cells, of every token that a row names; best first.
 RowPlaces: TypeAlias = dict[TokenId, int]
 
-# Rows kept per table; the least recently stored is dropped. Full tables hold 10 to 15 MB.
-_MAX_TWO_TOKEN_ROWS = 16_384
+# Rows kept per table; the least recently stored is dropped. Full tables hold about 12 MB.
+_MAX_TWO_TOKEN_ROWS = 8_192
 _MAX_ONE_TOKEN_ROWS = 8_192
 # Tokens of a row below this probability are no candidates.
 _MIN_PROB = 0.01

@@ -7,6 +7,7 @@ text that was held out are in the module that fits them.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -49,10 +50,10 @@ def test_it_gains_on_every_curve_and_loses_in_no_category(
     assert speedups["all"] is not None
     assert speedups["all"] >= floor
     assert min(speedup for speedup in speedups.values() if speedup is not None) >= 1.0
-    # Bins of a few dozen nodes stray by chance alone.
     for bin_ in result["all"]["reliability"]:
-        if bin_["count"] >= 100:
-            assert abs(bin_["estimated"] - bin_["taken"]) < 0.03, bin_
+        # Chance alone makes that of so many nodes.
+        strays = math.sqrt(bin_["estimated"] * (1 - bin_["estimated"]) / bin_["count"])
+        assert abs(bin_["estimated"] - bin_["taken"]) < 0.03 + 2 * strays, bin_
 
 
 def test_without_the_shipped_weights_it_still_gains(trace: Trace) -> None:
