@@ -159,7 +159,7 @@ def test_recurrent_models_write_the_right_text_without_drafts(
 ) -> None:
     path = tiny_path(kind)
     plain = llama_cpp.Llama(str(path), n_ctx=256, verbose=False, n_threads=1, n_threads_batch=1)
-    config = ModelConfig(path=path, n_ctx=256, n_threads=1)
+    config = ModelConfig(path=path, n_ctx=256, n_threads=1, kv_type="f16")
     with TextModel(config, DRAFT) as model:
         assert len(model.notices) == 1
         for text in ("hello world hello world", "hello world hello there"):
