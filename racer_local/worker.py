@@ -38,6 +38,10 @@ class Worker(Closing):
         if self._is_stopping.is_set():
             raise KeyboardInterrupt
 
+    def submit(self, function: Callable[[], _T]) -> Future[_T]:
+        """Queue a call for the thread; the caller does not wait."""
+        return self._pool.submit(function)
+
     def call(self, function: Callable[[], _T]) -> _T:
         """Return what ``function`` returns; interrupted, ask it to stop (see ``check``)."""
         future = self._pool.submit(function)

@@ -17,6 +17,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "generate": "Answer one prompt, streaming to stdout.",
     "chat": "Talk to a model in the terminal.",
+    "ui": "Chat in your browser and see where the speed comes from.",
     "models": "List, find, fetch, show and remove models.",
     "doctor": "Examine the machine, measure what decode steps cost, and give advice.",
     "bench": "Measure plain decoding, draft modes and other programs on the same prompts.",

@@ -1,0 +1,157 @@
+"""Choose and load a model."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from racer_local.catalog import load_catalog
+from racer_local.errors import RacerError
+from racer_local.model_store import models_folder, resolve_model
+
+from .controls import Controls
+from .panels import bar, context_meter, note
+from .service import ModelFacts, Service, explain
+
+__all__ = ["ModelBar", "header"]
+
+_WAIT_S = 0.25
+
+
+def header(facts: ModelFacts) -> str:
+    """Say what this page is and which model answers."""
+    kind = facts.kind if facts.is_chat else f"{facts.kind} · base model"
+    return (
+        '<header class="rl-head"><div><h1>racer<span>_</span>local</h1>'
+        "<p>Guesses cheaply, checks exactly: the model's own answer, sooner.</p></div>"
+        f'<div class="rl-chip" title="The model that answers"><b>{escape(facts.name)}</b>'
+        f"<span>{escape(kind)}</span></div></header>"
+    )
+
+
+class ModelBar:
+    """The model picker.
+
+    Attributes:
+        loaded: the event after a load; its listeners can show more.
+    """
+
+    def __init__(
+        self, service: Service, controls: Controls, head: Any, meter: Callable[[], Any]
+    ) -> None:
+        """Build the picker where the caller's layout stands.
+
+        Args:
+            service: loads.
+            controls: are fitted to the model.
+            head: the page's header.
+            meter: returns the context meter, which is built later.
+        """
+        self._service = service
+        self._controls = controls
+        self._head = head
+        self._meter = meter
+        self.choice = gr.Dropdown(
+            model_choices(),
+            value=service.facts.name,
+            label="Model",
+            allow_custom_value=True,
+            elem_id="rl-model",
+        )
+        self.load = gr.Button("Load model", size="sm", elem_id="rl-load")
+        self.status = gr.HTML(_notices(service.facts), elem_id="rl-model-status")
+
+    def wire(self) -> None:
+        """Connect the button; everything it changes has been built by now."""
+        changed = [self._head, self._meter(), self.choice, self.status, self.load]
+        controls = self._controls
+        self.load.click(
+            self._load,
+            self.choice,
+            [*changed, controls.budget, controls.mode, controls.max_tokens],
+            concurrency_limit=None,
+            show_progress="hidden",
+            api_visibility="private",
+        )
+
+    def _load(self, choice: str | None, request: gr.Request) -> Iterator[dict[Any, Any]]:
+        yield {self.status: bar(0, "Waiting …"), self.load: gr.update(interactive=False)}
+        done = {self.load: gr.update(interactive=True)}
+        try:
+            with self._service.take_turn(f"{request.session_hash} load") as turn:
+                while not turn.wait(_WAIT_S):
+                    yield {self.status: bar(0, f"Waiting for {turn.n_ahead} before you.")}
+                for share, label in _with_progress(lambda tell: self._take(choice, tell)):
+                    yield {self.status: bar(share, label)}
+        except RacerError as error:
+            # The picker says what is in use.
+            name = self._service.facts.name
+            yield {self.status: note(explain(error), "error"), self.choice: name, **done}
+            return
+        facts = self._service.facts
+        yield {
+            self._head: header(facts),
+            self._meter(): context_meter(0, facts.n_ctx),
+            self.choice: gr.update(choices=model_choices(), value=facts.name),
+            self.status: note("Loaded.") + _notices(facts),
+            **self._controls.limits_for(facts),
+            **done,
+        }
+
+    def _take(self, choice: str | None, tell: Callable[[float, str], None]) -> None:
+        path = resolve_model(
+            choice,
+            lambda n_done, n_all: tell(n_done / max(1, n_all), f"Fetching: {n_done / 1e6:.0f} MB"),
+        )
+        self._service.load(path, lambda share: tell(share, f"Loading: {share:.0%}"))
+
+
+def model_choices() -> list[tuple[str, str]]:
+    """List the models in the models folder, then those of the catalog that are not there."""
+    try:
+        names = sorted(p.name for p in models_folder().iterdir() if p.suffix.lower() == ".gguf")
+    except OSError:
+        names = []
+    choices = [(name, name) for name in names]
+    for name, entry in load_catalog().models.items():
+        if entry.file not in names:
+            choices.append((f"{name} (fetched first, {entry.size_bytes / 1e6:.0f} MB)", name))
+    return choices
+
+
+def _notices(facts: ModelFacts) -> str:
+    texts = list(facts.notices)
+    if not facts.is_chat:
+        texts.append("A base model without a chat template: it goes on with your text.")
+    return "".join(note(text) for text in texts)
+
+
+def _with_progress(
+    work: Callable[[Callable[[float, str], None]], None],
+) -> Iterator[tuple[float, str]]:
+    """Run ``work`` on a thread of its own and yield what it tells, at most ten times a second."""
+    told: queue.SimpleQueue[tuple[float, str]] = queue.SimpleQueue()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work(lambda share, label: told.put((share, label)))
+        except BaseException as error:  # noqa: BLE001  # raised again below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="racer-local-load")
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+        last = None
+        while not told.empty():
+            last = told.get()
+        if last is not None:
+            yield last
+    if failed:
+        raise failed[0]

@@ -1,0 +1,84 @@
+// Files without the server's disk, Esc as Stop, tips, and a closed sidebar on phones.
+() => {
+  window.rlDownload = (text, name) => {
+    const url = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  };
+  window.rlPick = () =>
+    new Promise((resolve) => {
+      const input = document.createElement("input");
+      input.type = "file";
+      input.accept = ".json,.md,.markdown,.txt";
+      input.id = "rl-picker";
+      input.style.display = "none";
+      const done = (text) => { input.remove(); resolve(text); };
+      input.addEventListener("cancel", () => done(""));
+      input.addEventListener("change", async () => {
+        const file = input.files[0];
+        // The server refuses what is larger anyway.
+        done(!file ? "" : file.size > 8e6 ? "too large".repeat(1e6) : await file.text());
+      });
+      document.body.appendChild(input);
+      input.click();
+    });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    for (const id of ["rl-stop", "rl-race-stop", "rl-bench-stop"]) {
+      const button = document.getElementById(id);
+      if (button && button.offsetParent !== null) button.click();
+    }
+  });
+
+  const TIPS = __TIPS__;
+  let tip = null;
+  const hide = () => { if (tip) { tip.remove(); tip = null; } };
+  const show = (owner) => {
+    const text = TIPS[owner.id];
+    hide();
+    if (!text) return;
+    tip = document.createElement("div");
+    tip.className = "rl-tip";
+    tip.setAttribute("role", "tooltip");
+    tip.textContent = text;
+    document.body.appendChild(tip);
+    const box = owner.getBoundingClientRect();
+    const fits = box.right + tip.offsetWidth + 12 < window.innerWidth;
+    const left = fits ? box.right + 8 : Math.max(8, Math.min(box.left, window.innerWidth - tip.offsetWidth - 8));
+    const top = fits ? box.top : box.bottom + 6;
+    tip.style.left = `${left}px`;
+    tip.style.top = `${Math.max(8, Math.min(top, window.innerHeight - tip.offsetHeight - 8))}px`;
+  };
+  const owner = (event) => event.target.closest?.("[id^='rl-']");
+  const find = (event) => {
+    let element = owner(event);
+    while (element && !TIPS[element.id]) element = element.parentElement?.closest("[id^='rl-']");
+    return element;
+  };
+  for (const kind of ["mouseover", "focusin"]) {
+    document.addEventListener(kind, (event) => {
+      const element = find(event);
+      if (element) show(element); else hide();
+    });
+  }
+  document.addEventListener("mouseleave", hide);
+  document.addEventListener("focusout", hide);
+  document.addEventListener("mousedown", hide);
+  // Screen readers hear the tip with the control.
+  const describe = () => {
+    for (const [id, text] of Object.entries(TIPS)) {
+      const element = document.getElementById(id);
+      const control = element?.matches("button") ? element : element?.querySelector("input, textarea, button");
+      if (control && control.getAttribute("aria-description") !== text) control.setAttribute("aria-description", text);
+    }
+  };
+  describe();
+  setTimeout(describe, 1500);
+
+  if (window.innerWidth < 768) {
+    document.querySelector(".sidebar.open .toggle-button, .sidebar .toggle-button")?.click();
+  }
+}

@@ -1,0 +1,300 @@
+"""Runs answers and loads models, on the one thread that computes. Knows no Gradio."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from racer_local.bench.contest import BenchModel
+from racer_local.cli.worker import Worker
+from racer_local.closing import Closing
+from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
+from racer_local.drafting.base import StepOutcome
+from racer_local.errors import ModelLoadError, RacerError
+from racer_local.gguf_header import inspect_gguf, require_generative
+from racer_local.text_model import TextModel
+from racer_local.tree import Source
+
+from .answer import Answer, Piece, StepView
+from .turns import Turn, Turns
+
+__all__ = ["Ask", "ModelFacts", "Service", "explain"]
+
+logger = logging.getLogger(__name__)
+
+_MAX_WAITING = 8
+# The tree view keeps this many steps of the last answer.
+_MAX_STEPS = 2048
+# How often somebody who waits is told about it.
+_TICK_S = 0.1
+_PLAIN = DraftConfig(mode="off")
+
+Messages = Sequence[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What is asked for.
+
+    Attributes:
+        messages: the conversation, each with ``role`` and ``content``.
+        sampling: how tokens are chosen.
+        limits: when to end.
+        draft: how to draft.
+        is_fresh: start with an empty cache and a drafter that knows nothing.
+    """
+
+    messages: Messages
+    sampling: SamplingConfig
+    limits: GenerationConfig
+    draft: DraftConfig
+    is_fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the page says about the model that is loaded.
+
+    Attributes:
+        name: of the file.
+        kind: architecture, size and storage, in short.
+        n_ctx: tokens the context holds.
+        max_nodes: largest budget; 0 where drafting is impossible.
+        is_chat: whether it has a chat template.
+        notices: what the user should know.
+    """
+
+    name: str
+    kind: str
+    n_ctx: int
+    max_nodes: int
+    is_chat: bool
+    notices: tuple[str, ...]
+
+
+class Service(Closing):
+    """One model, one thread that computes, one queue of those who want it.
+
+    Attributes:
+        facts: about the model.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        draft: DraftConfig | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """Load the first model.
+
+        Args:
+            config: of the model; others are opened with the same settings.
+            draft: how to draft where nothing else is asked for.
+            on_progress: is told the loaded share, 0 to 1.
+
+        Raises:
+            RacerError: the model cannot be used.
+        """
+        self._config = config
+        self.draft = draft or DraftConfig()
+        self._drafting = self.draft
+        self._turns = Turns(_MAX_WAITING, self._cancel)
+        self._worker = Worker()
+        self._is_closed = False
+        try:
+            self._model = self._worker.call(lambda: self._open(config, on_progress))
+            self.facts = self._worker.call(self._look)
+        except BaseException:
+            self._worker.close()
+            raise
+
+    # --- turns ----------------------------------------------------------------------------
+
+    def take_turn(self, session: str) -> Turn:
+        """Join the queue; see ``Turns.take``."""
+        return self._turns.take(session)
+
+    def stop(self, session: str) -> None:
+        """Stop what a session asked for, within one decode step; others are not touched."""
+        self._turns.stop(session)
+
+    def stop_all(self) -> None:
+        """Stop everything for good; the program is about to end."""
+        self._turns.close()
+
+    def _cancel(self) -> None:
+        self._model.cancel()
+
+    # --- answers --------------------------------------------------------------------------
+
+    def answer(self, ask: Ask, turn: Turn) -> Iterator[Answer]:
+        """Answer, and show the state about ten times a second; the last one is complete.
+
+        Whoever leaves early stops the answer. The turn has to have come.
+        """
+        answer = Answer()
+        self._worker.submit(lambda: self._run(ask, turn, answer))
+        try:
+            while not answer.done.wait(_TICK_S):
+                yield answer
+            yield answer
+        finally:
+            if not answer.done.is_set():
+                turn.cancel()
+                answer.done.wait()
+
+    def _run(self, ask: Ask, turn: Turn, answer: Answer) -> None:
+        try:
+            self._generate(ask, turn, answer)
+        except Exception as error:  # noqa: BLE001  # the page shows it
+            answer.error = explain(error)
+        finally:
+            answer.done.set()
+
+    def _generate(self, ask: Ask, turn: Turn, answer: Answer) -> None:
+        model = self._model
+        self._draft_as(ask.draft)
+        if ask.is_fresh:
+            model.engine.forget()
+        outcomes: list[StepOutcome] = []
+
+        def on_step(outcome: StepOutcome) -> None:
+            if len(outcomes) < _MAX_STEPS:
+                outcomes.append(outcome)
+
+        def on_prefill(n_done: int, n_all: int) -> None:
+            answer.prefill = (n_done, n_all)
+            # A stop that came before the engine was running would be lost.
+            if turn.is_cancelled.is_set():
+                model.cancel()
+
+        stream = model.stream(
+            self._tokens(ask.messages),
+            ask.sampling,
+            ask.limits,
+            on_prefill=on_prefill,
+            on_step=on_step,
+        )
+        answer.stats = stream.stats
+        with stream:
+            for event in stream:
+                token = event.token
+                last = answer.pieces[-1].step if answer.pieces else 0
+                source, step = (token.source, token.step) if token else (Source.TARGET, last)
+                answer.pieces.append(Piece(event.text, source, step))
+                if turn.is_cancelled.is_set():
+                    model.cancel()
+        answer.finish_reason = stream.finish_reason
+        # The first outcome is the prompt's.
+        answer.steps.extend(self._view(n, outcome) for n, outcome in enumerate(outcomes) if n)
+
+    def _draft_as(self, draft: DraftConfig) -> None:
+        max_nodes = self._model.target.max_nodes
+        draft = replace(draft, budget=min(draft.budget, max_nodes)) if max_nodes else draft
+        if draft != self._drafting:
+            # `auto` measures an empty target the first time.
+            if draft.mode == "auto" and self._model.engine.cost is None:
+                self._model.engine.forget()
+            self._model.engine.use(draft)
+            self._drafting = draft
+
+    def _tokens(self, messages: Messages) -> list[int]:
+        if self._model.model.chat_template is not None:
+            return self._model.chat_tokens(messages)
+        # A base model goes on with the text as it is.
+        return self._model.prompt_tokens("\n\n".join(message["content"] for message in messages))
+
+    def _view(self, number: int, outcome: StepOutcome) -> StepView:
+        tree, piece = outcome.tree, self._piece
+        return StepView(
+            number=number,
+            texts=[piece(token) for token in tree.tokens],
+            parents=list(tree.parents),
+            sources=list(tree.sources),
+            probs=[float(prob) for prob in tree.probs],
+            accepted=list(outcome.path),
+            next_text=piece(outcome.next_token),
+        )
+
+    def _piece(self, token: int) -> str:
+        model = self._model.model
+        return model.piece(token).decode("utf-8", "replace") or model.token_text(token)
+
+    # --- other work on the thread that computes -------------------------------------------
+
+    def work(self, function: Callable[[BenchModel], Any]) -> Any:
+        """Hand the model to ``function`` on the computing thread; returns a future.
+
+        The drafter may be changed; it is set anew afterwards.
+        """
+
+        def run() -> Any:
+            try:
+                return function(self._model)
+            finally:
+                self._model.engine.forget()
+                self._model.engine.use(_PLAIN)
+                self._drafting = _PLAIN
+
+        return self._worker.submit(run)
+
+    def load(self, path: Path, on_progress: Callable[[float], None]) -> None:
+        """Take another model; a file that cannot be used leaves the old one in place.
+
+        Raises:
+            RacerError: the file cannot be used.
+        """
+        # Most bad files are found out here, while the old model still stands.
+        require_generative(inspect_gguf(path))
+        self._worker.call(lambda: self._swap(replace(self._config, path=path), on_progress))
+        self.facts = self._worker.call(self._look)
+
+    def _swap(self, config: ModelConfig, on_progress: Callable[[float], None]) -> None:
+        # Two models may not fit into memory together.
+        self._model.close()
+        try:
+            self._model = self._open(config, on_progress)
+        except RacerError as error:
+            self._model = self._open(self._config, on_progress)
+            raise ModelLoadError(f"{error}; the model before is still in use") from error
+        self._config = config
+
+    def _open(self, config: ModelConfig, on_progress: Callable[[float], None] | None) -> TextModel:
+        model = TextModel(config, self.draft, on_progress)
+        self._drafting = self.draft
+        return model
+
+    def _look(self) -> ModelFacts:
+        model = self._model
+        header = model.model.header
+        size = header.size_bytes / 1e6
+        parts = [header.arch, header.file_type, f"{size:,.0f} MB" if size < 1000 else ""]
+        parts.append(f"{size / 1000:,.1f} GB" if size >= 1000 else "")
+        return ModelFacts(
+            name=header.path.name,
+            kind=" · ".join(part for part in parts if part),
+            n_ctx=model.target.n_ctx,
+            max_nodes=model.target.max_nodes,
+            is_chat=model.model.chat_template is not None,
+            notices=tuple(model.notices),
+        )
+
+    def close(self) -> None:
+        """Stop everything and free the model; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.stop_all()
+        self._worker.call(self._model.close)
+        self._worker.close()
+
+
+def explain(error: BaseException) -> str:
+    """Say in one line what went wrong; the log has the rest of what is our fault."""
+    if isinstance(error, RacerError):
+        return str(error)
+    logger.error("a fault of ours", exc_info=error)
+    return f"{type(error).__name__}: {error} (a fault of ours; the terminal shows where)"
