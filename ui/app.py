@@ -6,7 +6,6 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -45,27 +44,23 @@ def build_page(service: Service) -> gr.Blocks:
     """Build the page for a service."""
     with gr.Blocks(title=_TITLE, analytics_enabled=False, fill_width=True) as page:
         head = gr.HTML(lambda: header(service.facts), elem_id="rl-header")
-        later: list[Any] = []
-        with gr.Sidebar(position="left", width=300, elem_classes="rl-side"):
-            # The picker comes first but changes what is built after it.
-            picker_place = gr.Group(elem_classes="rl-group")
-            controls = Controls(service.facts, service.draft)
-            with picker_place:
-                picker = ModelBar(service, controls, head, lambda: later[0])
-            files_place = gr.Group(elem_classes="rl-group")
-        with gr.Tabs():
-            with gr.Tab("Chat", id="chat"):
-                chat = ChatTab(service, controls)
-            later.append(chat.meter)
-            with gr.Tab("Race", id="race"):
-                RaceTab(service, controls)
-            with gr.Tab("Draft tree", id="tree") as tree_tab:
-                TreeTab(chat.last, tree_tab)
-            with gr.Tab("Benchmark", id="bench"):
-                BenchTab(service)
-        with files_place:
-            chat.build_files()
-        picker.wire()
+        with gr.Row(elem_classes="rl-page"):
+            with gr.Column(scale=0, min_width=270, elem_classes="rl-side"):
+                picker = ModelBar(service)
+                controls = Controls(service.facts, service.draft)
+                files = gr.Column(elem_classes="rl-files")
+            with gr.Column(scale=1, min_width=320, elem_classes="rl-main"), gr.Tabs():
+                with gr.Tab("Chat", id="chat"):
+                    chat = ChatTab(service, controls)
+                with gr.Tab("Race", id="race"):
+                    RaceTab(service, controls)
+                with gr.Tab("Draft tree", id="tree") as tree_tab:
+                    TreeTab(chat.last, tree_tab)
+                with gr.Tab("Benchmark", id="bench"):
+                    BenchTab(service)
+            with files:
+                chat.build_files()
+        picker.wire(controls, head, chat.meter)
 
         def leave(request: gr.Request) -> None:
             service.stop(str(request.session_hash))

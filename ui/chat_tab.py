@@ -214,7 +214,7 @@ class ChatTab:
 
     # --- the answer -----------------------------------------------------------------------
 
-    def _answer(self, history: Any, *values: Any, request: gr.Request) -> Iterator[dict[Any, Any]]:
+    def _answer(self, request: gr.Request, history: Any, *values: Any) -> Iterator[dict[Any, Any]]:
         messages = flatten(history)
         idle = self._buttons(is_running=False)
         if not _is_open(messages):

@@ -35,27 +35,11 @@ def header(facts: ModelFacts) -> str:
 
 
 class ModelBar:
-    """The model picker.
+    """The model picker."""
 
-    Attributes:
-        loaded: the event after a load; its listeners can show more.
-    """
-
-    def __init__(
-        self, service: Service, controls: Controls, head: Any, meter: Callable[[], Any]
-    ) -> None:
-        """Build the picker where the caller's layout stands.
-
-        Args:
-            service: loads.
-            controls: are fitted to the model.
-            head: the page's header.
-            meter: returns the context meter, which is built later.
-        """
+    def __init__(self, service: Service) -> None:
+        """Build the picker where the caller's layout stands."""
         self._service = service
-        self._controls = controls
-        self._head = head
-        self._meter = meter
         self.choice = gr.Dropdown(
             model_choices(),
             value=service.facts.name,
@@ -66,10 +50,16 @@ class ModelBar:
         self.load = gr.Button("Load model", size="sm", elem_id="rl-load")
         self.status = gr.HTML(_notices(service.facts), elem_id="rl-model-status")
 
-    def wire(self) -> None:
-        """Connect the button; everything it changes has been built by now."""
-        changed = [self._head, self._meter(), self.choice, self.status, self.load]
-        controls = self._controls
+    def wire(self, controls: Controls, head: Any, meter: Any) -> None:
+        """Connect the button.
+
+        Args:
+            controls: are fitted to the model.
+            head: the page's header.
+            meter: the context meter.
+        """
+        self._controls, self._head, self._meter = controls, head, meter
+        changed = [head, meter, self.choice, self.status, self.load]
         self.load.click(
             self._load,
             self.choice,
@@ -96,7 +86,7 @@ class ModelBar:
         facts = self._service.facts
         yield {
             self._head: header(facts),
-            self._meter(): context_meter(0, facts.n_ctx),
+            self._meter: context_meter(0, facts.n_ctx),
             self.choice: gr.update(choices=model_choices(), value=facts.name),
             self.status: note("Loaded.") + _notices(facts),
             **self._controls.limits_for(facts),

@@ -1,4 +1,4 @@
-// Files without the server's disk, Esc as Stop, tips, and a closed sidebar on phones.
+// Files without the server's disk, Esc as Stop, tips.
 () => {
   window.rlDownload = (text, name) => {
     const url = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
@@ -77,8 +77,4 @@
   };
   describe();
   setTimeout(describe, 1500);
-
-  if (window.innerWidth < 768) {
-    document.querySelector(".sidebar.open .toggle-button, .sidebar .toggle-button")?.click();
-  }
 }

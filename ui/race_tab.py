@@ -83,7 +83,7 @@ class RaceTab:
     def _end(self, request: gr.Request) -> None:
         self._service.stop(f"{request.session_hash} race")
 
-    def _race(self, prompt: str, *values: Any, request: gr.Request) -> Iterator[dict[Any, Any]]:
+    def _race(self, request: gr.Request, prompt: str, *values: Any) -> Iterator[dict[Any, Any]]:
         idle = {self._go: gr.update(visible=True), self._stop: gr.update(visible=False)}
         yield {
             self._plain: lane("Plain", None),

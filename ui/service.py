@@ -29,7 +29,9 @@ _MAX_WAITING = 8
 # The tree view keeps this many steps of the last answer.
 _MAX_STEPS = 2048
 # How often somebody who waits is told about it.
-_TICK_S = 0.1
+_TICK_S = 0.15
+# A browser on the same cores takes time from the model, and more for a long text.
+_TICK_PER_TOKEN_S = 0.0005
 _PLAIN = DraftConfig(mode="off")
 
 Messages = Sequence[dict[str, str]]
@@ -131,14 +133,14 @@ class Service(Closing):
     # --- answers --------------------------------------------------------------------------
 
     def answer(self, ask: Ask, turn: Turn) -> Iterator[Answer]:
-        """Answer, and show the state about ten times a second; the last one is complete.
+        """Answer, and show the state a few times a second; the last one is complete.
 
         Whoever leaves early stops the answer. The turn has to have come.
         """
         answer = Answer()
         self._worker.submit(lambda: self._run(ask, turn, answer))
         try:
-            while not answer.done.wait(_TICK_S):
+            while not answer.done.wait(_TICK_S + len(answer.pieces) * _TICK_PER_TOKEN_S):
                 yield answer
             yield answer
         finally:
