@@ -52,7 +52,8 @@ help:
 	@echo 'make bench                            measure the speed against plain decoding'
 	@echo 'make chat [MODEL=...] [ARGS="..."]     talk to a model in the terminal'
 	@echo 'make verify [ARGS=--quick]            check that drafting leaves the output alone'
-	@echo 'make ui | serve                       not in this version yet'
+	@echo 'make ui                               chat in your browser'
+	@echo 'make serve                            not in this version yet'
 	@echo 'make test | check                     all tests | format, lint, types and quick tests'
 	@echo 'make setup [BACKEND=cpu|metal|cuda|vulkan] [PREBUILT=1]   build llama.cpp for a device'
 	@echo 'make clean                            remove all that was made here, except models'
@@ -88,10 +89,11 @@ verify:
 
 test:
 	@$(call set_up,dev$(comma)bench$(comma)server$(comma)ui,smollm2-135m-instruct$(comma)gemma-3-270m); \
+	"$$bin/python" -m racer_local.setup_browser; \
 	exec "$$bin/python" -m pytest -ra $(ARGS)
 
 check:
-	@$(call set_up,dev,); \
+	@$(call set_up,dev$(comma)server$(comma)ui,); \
 	set -e; \
 	"$$bin/python" -m ruff format --check .; \
 	"$$bin/python" -m ruff check .; \

@@ -35,11 +35,12 @@
 
   const TIPS = __TIPS__;
   let tip = null;
-  const hide = () => { if (tip) { tip.remove(); tip = null; } };
+  let timer = 0;
+  let used = null;
+  const hide = () => { clearTimeout(timer); if (tip) { tip.remove(); tip = null; } };
   const show = (owner) => {
     const text = TIPS[owner.id];
     hide();
-    if (!text) return;
     tip = document.createElement("div");
     tip.className = "rl-tip";
     tip.setAttribute("role", "tooltip");
@@ -61,12 +62,17 @@
   for (const kind of ["mouseover", "focusin"]) {
     document.addEventListener(kind, (event) => {
       const element = find(event);
-      if (element) show(element); else hide();
+      hide();
+      if (element !== used) used = null;
+      // Whoever already uses a control does not want it covered.
+      if (element && !used) timer = setTimeout(() => show(element), 450);
     });
   }
   document.addEventListener("mouseleave", hide);
   document.addEventListener("focusout", hide);
-  document.addEventListener("mousedown", hide);
+  for (const kind of ["mousedown", "keydown"]) {
+    document.addEventListener(kind, (event) => { used = find(event); hide(); });
+  }
   // Screen readers hear the tip with the control.
   const describe = () => {
     for (const [id, text] of Object.entries(TIPS)) {

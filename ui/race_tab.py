@@ -24,9 +24,8 @@ __all__ = ["RaceTab", "lane", "verdict"]
 _WAIT_S = 0.25
 _PLAIN = DraftConfig(mode="off")
 _PROMPT = (
-    "Correct the spelling and return the whole text: Their are many reason why cats sleeps so "
-    "much. Cats is hunters, and hunters needs rest. A cat who sleep fourteen hour are a "
-    "healthy cat."
+    "Write one short sentence about the weather in each month of the year, from January to "
+    "December, as a numbered list. Then write the same list again with shorter sentences."
 )
 
 

@@ -29,9 +29,9 @@ _MAX_WAITING = 8
 # The tree view keeps this many steps of the last answer.
 _MAX_STEPS = 2048
 # How often somebody who waits is told about it.
-_TICK_S = 0.15
+_TICK_S = 0.2
 # A browser on the same cores takes time from the model, and more for a long text.
-_TICK_PER_TOKEN_S = 0.0005
+_TICK_PER_TOKEN_S = 0.001
 _PLAIN = DraftConfig(mode="off")
 
 Messages = Sequence[dict[str, str]]

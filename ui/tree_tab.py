@@ -47,14 +47,9 @@ class TreeTab:
                 buttons=[],
             )
             on = gr.Button("On ▶", scale=1, min_width=80, elem_id="rl-tree-on")
-            self._skip = gr.Checkbox(
-                True,
-                label="only steps with guesses",
-                scale=2,
-                min_width=180,
-                container=False,
-                elem_id="rl-tree-skip",
-            )
+        self._skip = gr.Checkbox(
+            True, label="only steps with guesses", container=False, elem_id="rl-tree-skip"
+        )
         self._said = gr.HTML("", elem_id="rl-tree-said")
         self._tree = gr.HTML(_NOTHING, elem_id="rl-tree")
         shown = [self._step, self._said, self._tree]
