@@ -1,0 +1,48 @@
+"""``racer-local ui`` as it is, with a record of what reaches the model.
+
+    python served.py RECORD.jsonl ARGUMENTS...
+
+writes a line for every prompt that is built and for every decode step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from racer_local.cli import main
+from racer_local.drafting.base import StepOutcome
+from racer_local.text_model import TextModel, TextStream
+
+
+def record_into(path: str) -> None:
+    real = TextModel.stream
+
+    def write(**entry: Any) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": time.time(), **entry}) + "\n")
+
+    def stream(
+        model: TextModel,
+        prompt: Sequence[int],
+        *arguments: Any,
+        on_step: Callable[[StepOutcome], None],
+        **named: Any,
+    ) -> TextStream:
+        write(prompt="".join(model.model.token_text(token) for token in prompt))
+
+        def noted(outcome: StepOutcome) -> None:
+            write(step=len(outcome.path))
+            on_step(outcome)
+
+        return real(model, prompt, *arguments, on_step=noted, **named)
+
+    TextModel.stream = stream  # type: ignore[assignment,method-assign]
+
+
+if __name__ == "__main__":
+    record_into(sys.argv[1])
+    main(["ui", *sys.argv[2:]])
