@@ -18,7 +18,7 @@ from .service import Service, explain
 __all__ = ["ChatTab"]
 
 # A panel redrawn at every update would take time from the model.
-_PANEL_EVERY = 4
+_PANEL_EVERY = 3
 _WAIT_S = 0.25
 _EXAMPLES = [
     (

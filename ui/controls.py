@@ -8,6 +8,7 @@ from typing import Any, get_args
 import gradio as gr
 
 from racer_local.config import DraftConfig, DraftMode, GenerationConfig, SamplingConfig
+from racer_local.errors import ConfigError
 
 from .service import Ask, Messages, ModelFacts
 
@@ -81,13 +82,11 @@ class Controls:
                 elem_id="rl-max-tokens",
                 buttons=[],
             )
-            self.seed = gr.Number(
-                value=None,
-                precision=0,
-                minimum=0,
-                maximum=2**32 - 2,
+            self.seed = gr.Textbox(
                 label="Seed",
                 placeholder="a fresh one each time",
+                max_lines=1,
+                max_length=10,
                 elem_id="rl-seed",
             )
         with gr.Accordion("Fine tuning", open=False, elem_classes="rl-group"):
@@ -157,7 +156,7 @@ class Controls:
                 top_p=top_p,
                 min_p=min_p,
                 repeat_penalty=repeat,
-                seed=None if seed is None else _whole(seed),
+                seed=_seed(seed),
             ),
             limits=GenerationConfig(max_tokens=_whole(max_tokens)),
             draft=DraftConfig(mode=mode, budget=_whole(budget)),
@@ -172,6 +171,15 @@ class Controls:
             self.mode: gr.update(interactive=facts.max_nodes > 0),
             self.max_tokens: gr.update(maximum=min(4096, max(32, facts.n_ctx))),
         }
+
+
+def _seed(text: str | None) -> int | None:
+    text = (text or "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"seed is {text!r}; give a whole number, or nothing for a fresh one")
+    return int(text)
 
 
 def _whole(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from racer_local.bench.suites import choose
 from racer_local.config import DraftConfig
 from racer_local.errors import ConfigError
 
@@ -23,10 +24,8 @@ __all__ = ["RaceTab", "lane", "verdict"]
 
 _WAIT_S = 0.25
 _PLAIN = DraftConfig(mode="off")
-_PROMPT = (
-    "Write one short sentence about the weather in each month of the year, from January to "
-    "December, as a numbered list. Then write the same list again with shorter sentences."
-)
+# Fewer tokens than this say little about speed.
+_ENOUGH_TOKENS = 32
 
 
 class RaceTab:
@@ -41,7 +40,7 @@ class RaceTab:
         )
         with gr.Row(elem_classes="rl-composer", equal_height=True):
             prompt = gr.Textbox(
-                _PROMPT,
+                choose(["code_edit"], 1)[0].turns[0],
                 label="Prompt",
                 show_label=False,
                 container=False,
@@ -179,6 +178,8 @@ def verdict(plain: Answer, drafted: Answer, *, greedy: bool) -> str:
         )
     else:
         first = f"<b>Equally fast</b> ({mine:.0f} and {base:.0f} tokens/s)."
+    if min(plain.stats.n_generated, drafted.stats.n_generated) < _ENOUGH_TOKENS:
+        first += " With so few tokens that says little; try a longer answer."
     if plain.text == drafted.text:
         second = "Both wrote exactly the same text."
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +29,9 @@ logger = logging.getLogger(__name__)
 _MAX_WAITING = 8
 # The tree view keeps this many steps of the last answer.
 _MAX_STEPS = 2048
-# How often somebody who waits is told about it.
-_TICK_S = 0.2
+# How often an answer is shown anew: with cores to spare, and without.
+_TICK_S = 0.1
+_TICK_SHARED_S = 0.35
 # A browser on the same cores takes time from the model, and more for a long text.
 _TICK_PER_TOKEN_S = 0.001
 _PLAIN = DraftConfig(mode="off")
@@ -127,6 +129,11 @@ class Service(Closing):
         """Stop everything for good; the program is about to end."""
         self._turns.close()
 
+    @property
+    def _has_spare_cores(self) -> bool:
+        """Whether a browser here can draw without taking time from the model."""
+        return (os.cpu_count() or 1) >= self._model.target.n_threads + 2
+
     def _cancel(self) -> None:
         self._model.cancel()
 
@@ -140,7 +147,8 @@ class Service(Closing):
         answer = Answer()
         self._worker.submit(lambda: self._run(ask, turn, answer))
         try:
-            while not answer.done.wait(_TICK_S + len(answer.pieces) * _TICK_PER_TOKEN_S):
+            tick_s = _TICK_S if self._has_spare_cores else _TICK_SHARED_S
+            while not answer.done.wait(tick_s + len(answer.pieces) * _TICK_PER_TOKEN_S):
                 yield answer
             yield answer
         finally:

@@ -81,7 +81,7 @@ def server(
 ) -> Iterator[UiServer]:
     folder = tmp_path_factory.mktemp("ui")
     (folder / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
-    server = UiServer(folder, smol_path.parent, "--ctx", "1024")
+    server = UiServer(folder, smol_path.parent, "--model", str(smol_path), "--ctx", "1024")
     yield server
     server.stop()
     assert server.process.returncode == 0, server.log()
