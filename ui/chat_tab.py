@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from racer_local.errors import ConfigError, RacerError
+from racer_local.errors import ConfigError
 
 from .answer import Answer
 from .controls import Controls
@@ -234,7 +234,7 @@ class ChatTab:
                         break
                     yield self._progress(messages, answer, has_panel=number % _PANEL_EVERY == 0)
             yield {**self._finished(messages, answer), **idle}
-        except RacerError as error:
+        except Exception as error:  # noqa: BLE001  # the page shows it
             yield {self.notice: note(explain(error), "error"), **idle}
 
     def _progress(

@@ -32,6 +32,7 @@ class Controls:
 
     Attributes:
         system: the system prompt.
+        exact: whether the very tokens of plain decoding are given; opens the model anew.
         budget: most guesses in a step; its maximum depends on the model.
         inputs: all components, in the order that ``ask`` takes their values.
     """
@@ -55,6 +56,9 @@ class Controls:
                 label="Most guesses per step",
                 elem_id="rl-budget",
                 buttons=[],
+            )
+            self.exact = gr.Checkbox(
+                facts.is_exact, label="exact", container=False, elem_id="rl-exact"
             )
         with gr.Accordion("Answer", open=False, elem_classes="rl-group"):
             self.system = gr.Textbox(
@@ -169,6 +173,7 @@ class Controls:
         return {
             self.budget: gr.update(maximum=most, interactive=facts.max_nodes > 0),
             self.mode: gr.update(interactive=facts.max_nodes > 0),
+            self.exact: facts.is_exact,
             self.max_tokens: gr.update(maximum=min(4096, max(32, facts.n_ctx))),
         }
 

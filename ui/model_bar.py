@@ -11,7 +11,6 @@ from typing import Any
 import gradio as gr
 
 from racer_local.catalog import load_catalog
-from racer_local.errors import RacerError
 from racer_local.model_store import models_folder, resolve_model
 
 from .controls import Controls
@@ -26,6 +25,7 @@ _WAIT_S = 0.25
 def header(facts: ModelFacts) -> str:
     """Say what this page is and which model answers."""
     kind = facts.kind if facts.is_chat else f"{facts.kind} · base model"
+    kind += " · exact" if facts.is_exact else ""
     return (
         '<header class="rl-head"><div><h1>racer<span>_</span>local</h1>'
         "<p>Guesses cheaply, checks exactly: the model's own answer, sooner.</p></div>"
@@ -60,28 +60,45 @@ class ModelBar:
         """
         self._controls, self._head, self._meter = controls, head, meter
         changed = [head, meter, self.choice, self.status, self.load]
-        self.load.click(
-            self._load,
-            self.choice,
-            [*changed, controls.budget, controls.mode, controls.max_tokens],
-            concurrency_limit=None,
-            show_progress="hidden",
-            api_visibility="private",
-        )
+        fitted = [controls.budget, controls.mode, controls.max_tokens, controls.exact]
+        calm: dict[str, Any] = {
+            "outputs": [*changed, *fitted],
+            "concurrency_limit": None,
+            "show_progress": "hidden",
+            "api_visibility": "private",
+        }
+        self.load.click(self._load, self.choice, **calm)
+        controls.exact.input(self._set_exact, controls.exact, **calm)
 
     def _load(self, choice: str | None, request: gr.Request) -> Iterator[dict[Any, Any]]:
+        return self._change(request, lambda tell: self._take(choice, tell))
+
+    def _set_exact(self, is_exact: bool, request: gr.Request) -> Iterator[dict[Any, Any]]:
+        def reopen(tell: Callable[[float, str], None]) -> None:
+            self._service.load(lambda share: tell(share, _loading(share)), is_exact=is_exact)
+
+        return self._change(request, reopen)
+
+    def _change(
+        self, request: gr.Request, work: Callable[[Callable[[float, str], None]], None]
+    ) -> Iterator[dict[Any, Any]]:
         yield {self.status: bar(0, "Waiting …"), self.load: gr.update(interactive=False)}
         done = {self.load: gr.update(interactive=True)}
         try:
             with self._service.take_turn(f"{request.session_hash} load") as turn:
                 while not turn.wait(_WAIT_S):
                     yield {self.status: bar(0, f"Waiting for {turn.n_ahead} before you.")}
-                for share, label in _with_progress(lambda tell: self._take(choice, tell)):
+                for share, label in _with_progress(work):
                     yield {self.status: bar(share, label)}
-        except RacerError as error:
-            # The picker says what is in use.
-            name = self._service.facts.name
-            yield {self.status: note(explain(error), "error"), self.choice: name, **done}
+        except Exception as error:  # noqa: BLE001  # the page shows it
+            # The controls say what is in use.
+            facts = self._service.facts
+            yield {
+                self.status: note(explain(error), "error"),
+                self.choice: facts.name,
+                self._controls.exact: facts.is_exact,
+                **done,
+            }
             return
         facts = self._service.facts
         yield {
@@ -98,7 +115,7 @@ class ModelBar:
             choice,
             lambda n_done, n_all: tell(n_done / max(1, n_all), f"Fetching: {n_done / 1e6:.0f} MB"),
         )
-        self._service.load(path, lambda share: tell(share, f"Loading: {share:.0%}"))
+        self._service.load(lambda share: tell(share, _loading(share)), path=path)
 
 
 def model_choices() -> list[tuple[str, str]]:
@@ -112,6 +129,10 @@ def model_choices() -> list[tuple[str, str]]:
         if entry.file not in names:
             choices.append((f"{name} (fetched first, {entry.size_bytes / 1e6:.0f} MB)", name))
     return choices
+
+
+def _loading(share: float) -> str:
+    return f"Loading: {share:.0%}"
 
 
 def _notices(facts: ModelFacts) -> str:

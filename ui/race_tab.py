@@ -188,7 +188,7 @@ def verdict(plain: Answer, drafted: Answer, *, greedy: bool) -> str:
         second = (
             f"The texts part after {same} characters.{draws} two tokens were almost equally "
             "likely there, and the last bits of a sum differ when several tokens are computed "
-            "at once. Both are the model's own choice; see “The same output” in the README."
+            "at once. Both are the model's own choice. “exact” at the side makes them equal."
         )
     return f'<div class="rl-verdict" role="status">{first}<p>{escape(second)}</p></div>'
 

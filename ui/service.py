@@ -68,6 +68,7 @@ class ModelFacts:
         n_ctx: tokens the context holds.
         max_nodes: largest budget; 0 where drafting is impossible.
         is_chat: whether it has a chat template.
+        is_exact: whether it gives the very tokens of plain decoding.
         notices: what the user should know.
     """
 
@@ -76,6 +77,7 @@ class ModelFacts:
     n_ctx: int
     max_nodes: int
     is_chat: bool
+    is_exact: bool
     notices: tuple[str, ...]
 
 
@@ -251,15 +253,32 @@ class Service(Closing):
 
         return self._worker.submit(run)
 
-    def load(self, path: Path, on_progress: Callable[[float], None]) -> None:
-        """Take another model; a file that cannot be used leaves the old one in place.
+    def load(
+        self,
+        on_progress: Callable[[float], None],
+        *,
+        path: Path | None = None,
+        is_exact: bool | None = None,
+    ) -> None:
+        """Take another model, or open it in another way; if that fails the old one stays.
+
+        Args:
+            on_progress: is told the loaded share, 0 to 1.
+            path: of the model; None is the one before.
+            is_exact: give the very tokens of plain decoding; None is as before.
 
         Raises:
-            RacerError: the file cannot be used.
+            RacerError: the file cannot be used, or not in this way.
         """
+        config = self._config
+        config = replace(
+            config,
+            path=config.path if path is None else path,
+            exact=config.exact if is_exact is None else is_exact,
+        )
         # Most bad files are found out here, while the old model still stands.
-        require_generative(inspect_gguf(path))
-        self._worker.call(lambda: self._swap(replace(self._config, path=path), on_progress))
+        require_generative(inspect_gguf(config.path))
+        self._worker.call(lambda: self._swap(config, on_progress))
         self.facts = self._worker.call(self._look)
 
     def _swap(self, config: ModelConfig, on_progress: Callable[[float], None]) -> None:
@@ -289,6 +308,7 @@ class Service(Closing):
             n_ctx=model.target.n_ctx,
             max_nodes=model.target.max_nodes,
             is_chat=model.model.chat_template is not None,
+            is_exact=self._config.exact,
             notices=tuple(model.notices),
         )
 

@@ -13,6 +13,9 @@ TIPS = {
     "speed changes. “off” shows plain decoding.",
     "rl-budget": "How many guessed tokens may be checked in one pass. “auto” seldom takes all of "
     "them. On a CPU, the fixed modes are fastest with 2 to 8.",
+    "rl-exact": "Gives the very tokens of plain decoding, to the last bit. Takes a little longer "
+    "and opens the model anew. Without it, texts can differ where two tokens are almost equally "
+    "likely.",
     "rl-system": "Instructions that stand before the conversation. Empty: none.",
     "rl-temperature": "0 always takes the likeliest word; higher is more varied.",
     "rl-max-tokens": "Counted in tokens; one is about three quarters of an English word.",

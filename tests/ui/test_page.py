@@ -176,6 +176,19 @@ def test_a_race_has_two_clocks_and_a_verdict(chat: Any) -> None:
     chat.shoot("race")
 
 
+def test_exact_makes_the_race_end_with_equal_texts(chat: Any) -> None:
+    page = chat.page
+    chat.set("max-tokens", 64)
+    page.check("#rl-exact input")
+    chat.until("#rl-header", "· exact")
+    chat.tab("Race")
+    page.click("#rl-race-go")
+    page.wait_for_selector("#rl-verdict .rl-verdict")
+    assert "exactly the same text" in chat.text("#rl-verdict")
+    page.uncheck("#rl-exact input")
+    page.wait_for_function("!document.querySelector('#rl-header').innerText.includes('· exact')")
+
+
 def test_the_draft_tree_can_be_stepped_through(chat: Any) -> None:
     page = chat.page
     page.click("#rl-mode input")
