@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is no
 ROOT = Path(__file__).resolve().parents[2]
 _SHOTS = Path(os.environ.get("RACER_SCREENSHOTS", ROOT / "build" / "screenshots"))
 # No wait for a page is a test of speed: a busy machine only makes them longer.
-_PATIENCE_MS = 120_000
+_PATIENCE_MS = int(os.environ.get("RACER_UI_PATIENCE_MS", "60000"))
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -109,9 +110,10 @@ def browser() -> Iterator[Any]:
 class Chat:
     """One browser tab with the page in it."""
 
-    def __init__(self, page: Any, url: str) -> None:
+    def __init__(self, page: Any, server: UiServer) -> None:
         self.page = page
-        self.url = url
+        self.url = server.url
+        self._server = server
         self.complaints: list[str] = []
         self.foreign: list[str] = []
         page.set_default_timeout(_PATIENCE_MS)
@@ -142,10 +144,21 @@ class Chat:
         field.fill(str(value))
         field.press("Tab")
 
-    def send(self, text: str) -> None:
+    def submit(self, text: str) -> None:
         self.page.fill("#rl-box textarea", text)
         self.page.press("#rl-box textarea", "Enter")
-        self.page.wait_for_selector("#rl-stop")
+
+    def begin(self, action: Callable[[], object]) -> None:
+        """Act, and wait until an answer begins: a short one may be over before one looks."""
+        n_before = len(self._server.prompts())
+        action()
+        deadline = time.monotonic() + _PATIENCE_MS / 1000
+        while len(self._server.prompts()) == n_before:
+            assert time.monotonic() < deadline, "no answer began"
+            self.page.wait_for_timeout(50)
+
+    def send(self, text: str) -> None:
+        self.begin(lambda: self.submit(text))
 
     def wait(self) -> None:
         self.page.wait_for_selector("#rl-send")
@@ -192,7 +205,7 @@ def new_chat(browser: Any, server: UiServer) -> Iterator[Callable[..., Chat]]:
         context = browser.new_context(
             viewport={"width": width, "height": height}, accept_downloads=True, **options
         )
-        chats.append(Chat(context.new_page(), server.url))
+        chats.append(Chat(context.new_page(), server))
         return chats[-1]
 
     yield make
