@@ -63,7 +63,8 @@ def build_page(service: Service) -> gr.Blocks:
         picker.wire(controls, head, chat.meter)
 
         def leave(request: gr.Request) -> None:
-            service.stop(str(request.session_hash))
+            for kind in ("", " race", " bench"):
+                service.stop(f"{request.session_hash}{kind}")
 
         page.unload(leave)
     page.queue(max_size=_MAX_EVENTS, default_concurrency_limit=None, api_open=False)

@@ -15,9 +15,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("gradio", reason="the chat page's packages are not installed")
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
 ROOT = Path(__file__).resolve().parents[2]
 _SHOTS = Path(os.environ.get("RACER_SCREENSHOTS", ROOT / "build" / "screenshots"))
 # No wait for a page is a test of speed: a busy machine only makes them longer.
@@ -80,6 +77,7 @@ class UiServer:
 def server(
     tmp_path_factory: pytest.TempPathFactory, smol_path: Path, gemma_path: Path
 ) -> Iterator[UiServer]:
+    pytest.importorskip("gradio", reason="the chat page's packages are not installed")
     folder = tmp_path_factory.mktemp("ui")
     (folder / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     server = UiServer(folder, smol_path.parent, "--model", str(smol_path), "--ctx", "1024")
@@ -98,6 +96,7 @@ def broken_path(server: UiServer) -> Path:
 def browser() -> Iterator[Any]:
     from racer_local.setup_browser import find_browser
 
+    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright")
     path = find_browser()
     if path is None:
         pytest.skip("no Chromium; `make test` installs one where it can, RACER_BROWSER names one")

@@ -262,6 +262,16 @@ class TestTree:
         assert pictures.visible("\n\t") == "⏎⇥"
 
 
+def test_only_the_tabs_know_gradio_and_only_the_service_knows_models() -> None:
+    folder = Path(panels.__file__).parent
+    for path in folder.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        is_tab = path.stem.endswith("_tab") or path.stem in ("app", "controls", "model_bar")
+        assert is_tab or "import gradio" not in text, path.name
+        assert path.stem == "service" or "text_model import" not in text, path.name
+        assert "llama_cpp" not in text, path.name
+
+
 def test_every_control_of_the_page_has_a_tip_and_every_tip_a_control() -> None:
     folder = Path(panels.__file__).parent
     tips = ui_module("tips").TIPS
