@@ -43,7 +43,7 @@ _MAX_EVENTS = 64
 def build_page(service: Service) -> gr.Blocks:
     """Build the page for a service."""
     with gr.Blocks(title=_TITLE, analytics_enabled=False, fill_width=True) as page:
-        head = gr.HTML(lambda: header(service.facts), elem_id="rl-header")
+        head = gr.HTML(header(service.facts), elem_id="rl-header")
         with gr.Row(elem_classes="rl-page"):
             with gr.Column(scale=0, min_width=270, elem_classes="rl-side"):
                 picker = ModelBar(service)
@@ -67,6 +67,15 @@ def build_page(service: Service) -> gr.Blocks:
                 service.stop(f"{request.session_hash}{kind}")
 
         page.unload(leave)
+        # Another tab may have loaded another model since this page was built.
+        page.load(
+            lambda: [header(service.facts), service.facts.name, service.facts.is_exact],
+            None,
+            [head, picker.choice, controls.exact],
+            queue=False,
+            show_progress="hidden",
+            api_visibility="private",
+        )
     page.queue(max_size=_MAX_EVENTS, default_concurrency_limit=None, api_open=False)
     return page
 

@@ -29,10 +29,10 @@ def test_first_load_says_what_this_is(new_chat: Callable[..., Any]) -> None:
     page = chat.page
     assert "racer_local" in page.title()
     assert "SmolLM2" in chat.text("#rl-header")
-    names = page.get_by_role("tab").all_inner_texts()
-    assert [name.strip() for name in names] == ["Chat", "Race", "Draft tree", "Benchmark"]
+    names = [name.strip() for name in page.get_by_role("tab").all_inner_texts()]
+    assert list(dict.fromkeys(names)) == ["Chat", "Race", "Draft tree", "Benchmark"]
     page.wait_for_function("document.activeElement.closest('#rl-box') !== null")
-    assert "0 of 1,024 tokens" in chat.text("#rl-meter")
+    assert chat.text("#rl-meter").strip() == "0 of 1,024 tokens in context"
     chat.shoot("empty")
 
 
@@ -52,7 +52,7 @@ def test_an_answer_streams_and_is_coloured_by_source(chat: Any, server: Any) -> 
     assert letters[0] == letters[1] != ""
     assert float(page.locator("#rl-panel .rl-figures b").nth(0).inner_text()) > 0
     assert page.locator("#rl-panel .rl-plot rect").count() > 0
-    assert "0 of" not in chat.text("#rl-meter").split(",")[0]
+    assert re.match(r"[1-9]\d* of 1,024 tokens", chat.text("#rl-meter").strip())
     chat.shoot("answer")
 
 
@@ -72,26 +72,28 @@ def test_stop_ends_the_work_and_the_next_question_is_answered(chat: Any, server:
 
 def test_retry_edit_undo_and_clear(chat: Any, server: Any) -> None:
     page = chat.page
-    first = chat.ask("Name a colour.")
-    chat.begin(lambda: page.get_by_label("Retry").click())
+    messages = page.locator("#rl-chat")
+    assert chat.ask("Name a colour.")
+    chat.begin(lambda: messages.get_by_label("Retry").click())
     chat.wait()
     assert chat.questions() == ["Name a colour."]
-    # At temperature 0 the same question has the same answer.
-    assert chat.answers() == [first]
-    page.get_by_label("Edit").first.click()
+    assert len(chat.answers()) == 1
+    assert server.prompts()[-1] == server.prompts()[-2]
+    messages.get_by_label("Edit").first.click()
     box = page.locator("#rl-chat textarea").first
     box.fill("Name a fruit.")
-    chat.begin(lambda: page.get_by_label("Submit").first.click())
+    chat.begin(lambda: messages.get_by_label("Submit").first.click())
     chat.wait()
     assert chat.questions() == ["Name a fruit."]
     assert "Name a fruit." in server.prompts()[-1]
     assert "Name a colour." not in server.prompts()[-1]
-    page.get_by_label("Undo").click()
+    messages.get_by_label("Undo").click()
     page.wait_for_function("document.querySelectorAll('#rl-chat .message').length === 0")
     assert page.input_value("#rl-box textarea") == "Name a fruit."
     chat.ask("Name a river.")
-    page.get_by_label("Clear").first.click()
-    chat.until("#rl-meter", "0 of 1,024 tokens")
+    messages.get_by_label("Clear").first.click()
+    chat.until("#rl-panel", "Ask something")
+    assert chat.questions() == []
 
 
 def test_another_model_and_back_and_a_broken_one(chat: Any, broken_path: Path) -> None:
@@ -217,8 +219,9 @@ def test_the_draft_tree_can_be_stepped_through(chat: Any) -> None:
 def test_a_benchmark_can_be_started_and_stopped(chat: Any, server: Any) -> None:
     page = chat.page
     chat.tab("Benchmark")
-    page.locator("#rl-bench-tokens input[type=number]").fill("16")
-    page.locator("#rl-bench-tokens input[type=number]").press("Tab")
+    for name, value in (("tokens", "64"), ("count", "3")):
+        page.locator(f"#rl-bench-{name} input[type=number]").fill(value)
+        page.locator(f"#rl-bench-{name} input[type=number]").press("Tab")
     page.click("#rl-bench-go")
     page.wait_for_selector("#rl-bench-plot .rl-bench-row")
     page.click("#rl-bench-stop")
