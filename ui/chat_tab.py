@@ -72,7 +72,7 @@ class ChatTab:
                     self.box = gr.Textbox(
                         show_label=False,
                         label="Message",
-                        placeholder="Ask something. Enter sends, Shift+Enter is a new line.",
+                        placeholder="Ask something",
                         lines=1,
                         max_lines=8,
                         autofocus=True,

@@ -315,6 +315,10 @@ def test_long_conversations_phones_and_the_dark(
     chooser.value.set_files(tmp_path / "long.json")
     phone.until("#rl-notice", "Imported 4 messages")
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
+    for part in ("#rl-chat", "#rl-send", "#rl-panel", "#rl-load"):
+        box = phone.page.locator(part).bounding_box()
+        assert box["x"] >= 0, part
+        assert box["x"] + box["width"] <= 390, part
     phone.page.evaluate("window.scrollTo(0, 0)")
     phone.shoot("phone-dark")
     chat = new_chat()
