@@ -71,13 +71,14 @@ class ModelBar:
         controls.exact.input(self._set_exact, controls.exact, **calm)
 
     def _load(self, choice: str | None, request: gr.Request) -> Iterator[dict[Any, Any]]:
-        return self._change(request, lambda tell: self._take(choice, tell))
+        # Gradio has to see a generator function, not a function that returns a generator.
+        yield from self._change(request, lambda tell: self._take(choice, tell))
 
     def _set_exact(self, is_exact: bool, request: gr.Request) -> Iterator[dict[Any, Any]]:
         def reopen(tell: Callable[[float, str], None]) -> None:
             self._service.load(lambda share: tell(share, _loading(share)), is_exact=is_exact)
 
-        return self._change(request, reopen)
+        yield from self._change(request, reopen)
 
     def _change(
         self, request: gr.Request, work: Callable[[Callable[[float, str], None]], None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-COUNT = "Count from one to two hundred in words, separated by commas."
+LONG = "Write a very long story about a robot who learns to paint."
 
 
 def steps_stop(server: Any) -> bool:
@@ -58,7 +58,7 @@ def test_an_answer_streams_and_is_coloured_by_source(chat: Any, server: Any) -> 
 
 def test_stop_ends_the_work_and_the_next_question_is_answered(chat: Any, server: Any) -> None:
     chat.set("max-tokens", 400)
-    chat.send(COUNT)
+    chat.send(LONG)
     chat.page.wait_for_selector("#rl-chat .bot.message")
     chat.page.keyboard.press("Escape")
     assert steps_stop(server)
@@ -74,24 +74,24 @@ def test_retry_edit_undo_and_clear(chat: Any, server: Any) -> None:
     page = chat.page
     messages = page.locator("#rl-chat")
     assert chat.ask("Name a colour.")
-    chat.begin(lambda: messages.get_by_label("Retry").click())
+    chat.begin(lambda: messages.locator("button[aria-label=Retry]").click())
     chat.wait()
     assert chat.questions() == ["Name a colour."]
     assert len(chat.answers()) == 1
     assert server.prompts()[-1] == server.prompts()[-2]
-    messages.get_by_label("Edit").first.click()
+    messages.locator("button[aria-label=Edit]").first.click()
     box = page.locator("#rl-chat textarea").first
     box.fill("Name a fruit.")
-    chat.begin(lambda: messages.get_by_label("Submit").first.click())
+    chat.begin(lambda: messages.locator("button[aria-label=Submit]").first.click())
     chat.wait()
     assert chat.questions() == ["Name a fruit."]
     assert "Name a fruit." in server.prompts()[-1]
     assert "Name a colour." not in server.prompts()[-1]
-    messages.get_by_label("Undo").click()
+    messages.locator("button[aria-label=Undo]").click()
     page.wait_for_function("document.querySelectorAll('#rl-chat .message').length === 0")
     assert page.input_value("#rl-box textarea") == "Name a fruit."
     chat.ask("Name a river.")
-    messages.get_by_label("Clear").first.click()
+    messages.locator("button[aria-label=Clear]").first.click()
     chat.until("#rl-panel", "Ask something")
     assert chat.questions() == []
 
@@ -136,7 +136,7 @@ def test_two_tabs_take_turns_and_never_see_each_other(
     one.open(max_tokens=200)
     other.open(max_tokens=32)
     before = len(server.prompts())
-    one.send(f"The secret word is blue-kite. {COUNT}")
+    one.send(f"The secret word is blue-kite. {LONG}")
     one.page.wait_for_selector("#rl-chat .bot.message")
     other.submit("The secret word is red-anchor. Say hello.")
     other.until("#rl-notice", "Waiting for 1 before you.")
@@ -157,7 +157,7 @@ def test_two_tabs_take_turns_and_never_see_each_other(
 def test_a_closed_tab_ends_its_answer(new_chat: Callable[..., Any], server: Any) -> None:
     chat = new_chat()
     chat.open(max_tokens=900)
-    chat.send(COUNT)
+    chat.send(LONG)
     chat.page.wait_for_selector("#rl-chat .bot.message")
     chat.page.close()
     time.sleep(2.0)
