@@ -147,12 +147,22 @@ class ChatTab:
             **calm,
         }
         quick: dict[str, Any] = {"queue": False, **calm}
+        # What Gradio itself refuses must not leave the page waiting.
+        idle: dict[str, Any] = {
+            "fn": lambda: self._buttons(is_running=False),
+            "outputs": [self.send, self.stop],
+            **quick,
+        }
         shown = self._shown
         for event in (self.send.click, self.box.submit):
-            event(self._take, [self.box, self.chat], shown, **quick).success(**answer)
-        self.chat.example_select(self._take_example, self.chat, shown, **quick).success(**answer)
-        self.chat.retry(self._retry, self.chat, shown, **quick).success(**answer)
-        self.chat.edit(self._edit, self.chat, shown, **quick).success(**answer)
+            event(self._take, [self.box, self.chat], shown, **quick).success(**answer).failure(
+                **idle
+            )
+        self.chat.example_select(self._take_example, self.chat, shown, **quick).success(
+            **answer
+        ).failure(**idle)
+        self.chat.retry(self._retry, self.chat, shown, **quick).success(**answer).failure(**idle)
+        self.chat.edit(self._edit, self.chat, shown, **quick).success(**answer).failure(**idle)
         self.chat.undo(self._undo, self.chat, shown, **quick)
         self.chat.clear(self._clear, None, shown, **quick)
         self.stop.click(self._stop, None, None, **quick)

@@ -33,7 +33,7 @@ class Controls:
     Attributes:
         system: the system prompt.
         exact: whether the very tokens of plain decoding are given; opens the model anew.
-        budget: most guesses in a step; its maximum depends on the model.
+        budget: most guesses in a step.
         inputs: all components, in the order that ``ask`` takes their values.
     """
 
@@ -50,8 +50,10 @@ class Controls:
             )
             self.budget = gr.Slider(
                 1,
-                facts.max_nodes or _MAX_BUDGET,
-                value=max(1, min(draft.budget, facts.max_nodes or _MAX_BUDGET)),
+                # Never smaller: Gradio refuses a value that a lower maximum left behind. What a
+                # model cannot take is cut by the service.
+                max(_MAX_BUDGET, draft.budget),
+                value=max(1, draft.budget),
                 step=1,
                 label="Most guesses per step",
                 elem_id="rl-budget",
@@ -79,8 +81,8 @@ class Controls:
             )
             self.max_tokens = gr.Slider(
                 16,
-                min(4096, max(32, facts.n_ctx)),
-                value=min(512, facts.n_ctx),
+                4096,
+                value=512,
                 step=16,
                 label="Longest answer",
                 elem_id="rl-max-tokens",
@@ -169,12 +171,11 @@ class Controls:
 
     def limits_for(self, facts: ModelFacts) -> dict[Any, Any]:
         """Return updates that fit the controls to another model."""
-        most = facts.max_nodes or _MAX_BUDGET
+        can_draft = facts.max_nodes > 0
         return {
-            self.budget: gr.update(maximum=most, interactive=facts.max_nodes > 0),
-            self.mode: gr.update(interactive=facts.max_nodes > 0),
+            self.budget: gr.update(interactive=can_draft),
+            self.mode: gr.update(interactive=can_draft),
             self.exact: facts.is_exact,
-            self.max_tokens: gr.update(maximum=min(4096, max(32, facts.n_ctx))),
         }
 
 

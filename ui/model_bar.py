@@ -60,7 +60,7 @@ class ModelBar:
         """
         self._controls, self._head, self._meter = controls, head, meter
         changed = [head, meter, self.choice, self.status, self.load]
-        fitted = [controls.budget, controls.mode, controls.max_tokens, controls.exact]
+        fitted = [controls.budget, controls.mode, controls.exact]
         calm: dict[str, Any] = {
             "outputs": [*changed, *fitted],
             "concurrency_limit": None,
