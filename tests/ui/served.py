@@ -29,14 +29,15 @@ def record_into(path: str) -> None:
         model: TextModel,
         prompt: Sequence[int],
         *arguments: Any,
-        on_step: Callable[[StepOutcome], None],
+        on_step: Callable[[StepOutcome], None] | None = None,
         **named: Any,
     ) -> TextStream:
         write(prompt="".join(model.model.token_text(token) for token in prompt))
 
         def noted(outcome: StepOutcome) -> None:
             write(step=len(outcome.path))
-            on_step(outcome)
+            if on_step is not None:
+                on_step(outcome)
 
         return real(model, prompt, *arguments, on_step=noted, **named)
 
