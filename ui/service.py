@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from racer_local.bench.contest import BenchModel
-from racer_local.cli.worker import Worker
 from racer_local.closing import Closing
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.drafting.base import StepOutcome
@@ -18,6 +17,7 @@ from racer_local.errors import ModelLoadError, RacerError
 from racer_local.gguf_header import inspect_gguf, require_generative
 from racer_local.text_model import TextModel
 from racer_local.tree import Source
+from racer_local.worker import Worker
 
 from .answer import Answer, Piece, StepView
 from .turns import Turn, Turns
