@@ -19,6 +19,7 @@ __all__ = [
     "MAX_LEAVES",
     "Device",
     "DraftConfig",
+    "DraftMemory",
     "DraftMode",
     "GenerationConfig",
     "KvType",
@@ -29,6 +30,7 @@ __all__ = [
 Device: TypeAlias = Literal["auto", "cpu", "metal", "cuda", "vulkan"]
 DraftMode: TypeAlias = Literal["auto", "racer", "retrieval", "logits", "last-logit", "pld", "off"]
 KvType: TypeAlias = Literal["f16", "q8_0", "f32"]
+DraftMemory: TypeAlias = Literal["off", "conversation", "server"]
 
 # llama.cpp's own LLAMA_MAX_SEQ is 256; one sequence id is kept free as scratch space.
 MAX_LEAVES = 255
@@ -61,6 +63,8 @@ class DraftConfig:
         min_match: shortest suffix of the text that may be continued from.
         breadth: children of the root of the logits tree; their own widths halve from there.
         max_nodes: nodes of the retrieval automaton before the least recently used are evicted.
+        memory: what may be drafted from: the request's own text (``off``), also what was learned
+            in the conversation that it continues, or everything since the start (``server``).
 
     Source: defaults of the RACER paper (arXiv 2604.14885): 64 nodes, n-gram 10, breadth 8,
     10,000 nodes.
@@ -72,10 +76,15 @@ class DraftConfig:
     min_match: int = 2
     breadth: int = 8
     max_nodes: int = 10_000
+    memory: DraftMemory = "conversation"
 
     def __post_init__(self) -> None:
         """Check every field."""
         modes = get_args(DraftMode)
+        memories = get_args(DraftMemory)
+        _require(
+            self.memory in memories, "draft memory", self.memory, "one of " + ", ".join(memories)
+        )
         _require(self.mode in modes, "draft mode", self.mode, "one of " + ", ".join(modes))
         _require_int("draft budget", self.budget, 0, MAX_LEAVES)
         _require_int("max_match", self.max_match, 1, 64)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from racer_local.backend.base import Target, TokenSampler
 from racer_local.closing import Closing
-from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
+from racer_local.config import DraftConfig, DraftMemory, GenerationConfig, SamplingConfig
 from racer_local.cost import CostModel
 from racer_local.decode_loop import ABORTED, DecodeLoop, FinishReason, Request, TokenEvent
 from racer_local.drafter_pool import DrafterPool
@@ -131,6 +131,7 @@ class Engine:
             elif budget is not None:
                 budget = min(budget, self.target.max_nodes)
         n_drafters = 1
+        memory: DraftMemory = "conversation"
         make: Callable[[], Drafter]
         if isinstance(draft, DraftConfig):
             if draft.mode == "auto" and self._exact_rows >= ENOUGH_ROWS:
@@ -139,7 +140,9 @@ class Engine:
             make = partial(make_drafter, draft, cost, self._row_memory, books=self._books)
             mode = str(draft.mode)
             budget = 0 if draft.mode == "off" else draft.budget
-            n_drafters += self.target.max_states if budget else 0
+            memory = draft.memory
+            if budget and memory == "conversation":
+                n_drafters += self.target.max_states
         else:
             make, mode = (lambda: draft), type(draft).__name__
             budget = self.target.max_nodes if budget is None else budget
@@ -150,7 +153,9 @@ class Engine:
             )
         self._asked = budget
         n_nodes = min(budget, self.target.max_nodes)
-        self._drafters = DrafterPool(lambda: GuardedDrafter(make(), mode, n_nodes), n_drafters)
+        self._drafters = DrafterPool(
+            lambda: GuardedDrafter(make(), mode, n_nodes, memory), n_drafters
+        )
         self.drafter = self._drafters.latest
 
     def _measured_cost(self) -> CostModel | None:

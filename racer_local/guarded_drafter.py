@@ -14,6 +14,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from racer_local.config import DraftMemory
 from racer_local.drafting.base import Drafter, Rows, StepObserver, StepOutcome
 from racer_local.stats import Stats
 from racer_local.topk import top_k
@@ -34,14 +35,19 @@ class GuardedDrafter:
         budget: most draft nodes in one step; 0 turns drafting off altogether.
     """
 
-    def __init__(self, drafter: Drafter, mode: str, budget: int) -> None:
+    def __init__(
+        self, drafter: Drafter, mode: str, budget: int, memory: DraftMemory = "conversation"
+    ) -> None:
         """Take over a drafter; it starts with no text."""
         self._drafter = drafter
         self._observer = drafter if isinstance(drafter, StepObserver) else None
         self.mode = mode if budget else "off"
         self.budget = budget
         self._is_on = budget > 0
+        self._memory = memory
         self._known: list[TokenId] = []
+        # Tokens of other texts that the drafter knows before this one.
+        self._n_others = 0
         self._stats = Stats()
         # Seconds of drafting and learning since the last step that was observed.
         self._overhead_s = 0.0
@@ -65,12 +71,14 @@ class GuardedDrafter:
     def forget(self) -> None:
         """Drop all that was learned."""
         self._known.clear()
+        self._n_others = 0
         self._drafter.begin()
 
     def start(self, prompt: list[TokenId], stats: Stats) -> None:
         """Begin a request: tell the drafter what the prompt adds to the text it knows.
 
-        A prompt that continues that text keeps what was learned; any other one starts afresh.
+        A prompt that continues that text keeps what was learned; any other one starts afresh, or
+        is put behind it where memory is ``server``. With memory ``off`` all start afresh.
         """
         self._stats = stats
         self._overhead_s = 0.0
@@ -79,8 +87,12 @@ class GuardedDrafter:
             return
         known = self._known
         with self._survive():
-            if self.n_known_of(prompt):
+            if self._memory != "off" and self.n_known_of(prompt):
                 news = prompt[len(known) :]
+            elif self._memory == "server" and known:
+                self._n_others += len(known)
+                known.clear()
+                news = prompt
             else:
                 self.forget()
                 news = prompt
@@ -100,7 +112,8 @@ class GuardedDrafter:
         if not self.row_width or not len(places):
             return
         with self._survive():
-            self._drafter.learn(Rows(places, *top_k(logits, self.row_width)))
+            shifted = places + np.int32(self._n_others)
+            self._drafter.learn(Rows(shifted, *top_k(logits, self.row_width)))
 
     def draft(self, root: TokenId, budget: int, n_vocab: int, max_leaves: int) -> DraftTree:
         """Draft what follows; a root alone where drafting is off, does not pay, or failed."""

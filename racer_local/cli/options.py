@@ -11,6 +11,7 @@ from racer_local.cli.completion import complete_model
 from racer_local.config import (
     Device,
     DraftConfig,
+    DraftMemory,
     DraftMode,
     GenerationConfig,
     KvType,
@@ -181,9 +182,9 @@ def sampling_options(function: _F) -> _F:
     )(function)
 
 
-def draft_config(options: dict[str, Any]) -> DraftConfig:
+def draft_config(options: dict[str, Any], memory: DraftMemory = "conversation") -> DraftConfig:
     """Make draft settings; out-of-range values raise ``ConfigError``."""
-    return DraftConfig(mode=options["draft_mode"], budget=options["budget"])
+    return DraftConfig(mode=options["draft_mode"], budget=options["budget"], memory=memory)
 
 
 def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
