@@ -31,7 +31,9 @@ class CallingLlama(OpeningLlama):
         return self._core
 
     @contextlib.contextmanager
-    def _call(self, timeout_s: float | None = None) -> Iterator[Call]:
+    def _call(
+        self, timeout_s: float | None = None, handle: CallHandle | None = None
+    ) -> Iterator[Call]:
         """Wait for a turn; inside a call that is being served, go on with that one."""
         mine: Call | None = getattr(self._local, "call", None)
         if mine is not None:
@@ -41,7 +43,8 @@ class CallingLlama(OpeningLlama):
         if core.compute.is_current:
             raise BusyError("a callback of a running call cannot call a model")
         timeout = self.wait_timeout_s if timeout_s is None else timeout_s
-        handle: CallHandle | None = getattr(self._local, "handle", None)
+        if handle is None:
+            handle = getattr(self._local, "handle", None)
         on_begin = None if handle is None else handle.attach
         with core.calls.enter(timeout, on_begin) as call:
             yield call

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import llama_cpp
+from llama_cpp.llama_grammar import JSON_GBNF
 
 from racer_local.errors import ContextFullError
 
-__all__ = ["Message", "Shortened", "chat_request", "drop_oldest_turns", "with_schema"]
+__all__ = [
+    "Message",
+    "Shortened",
+    "chat_request",
+    "drop_oldest_turns",
+    "json_grammar",
+    "with_schema",
+]
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -60,6 +69,17 @@ def with_schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] 
     wrapped = response_format.get("json_schema") or {}
     schema = wrapped.get("schema", response_format.get("schema"))
     return {"type": "json_object", **({} if schema is None else {"schema": schema})}
+
+
+def json_grammar(schema: Mapping[str, Any] | None) -> llama_cpp.LlamaGrammar:
+    """Return a grammar of the JSON that meets a schema; None is any JSON.
+
+    Unlike in chats, a schema that upstream cannot read is not quietly taken for any JSON: what
+    its converter raises (of whatever kind) is raised.
+    """
+    if schema is None:
+        return llama_cpp.LlamaGrammar.from_string(JSON_GBNF, verbose=False)
+    return llama_cpp.LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
 
 
 def chat_request(

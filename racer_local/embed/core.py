@@ -16,6 +16,7 @@ from racer_local.backend.native import runtime_version
 from racer_local.compute import compute_thread
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig
 from racer_local.cost_store import CostStore
+from racer_local.drafting.phrase_shelf import Shelf
 from racer_local.embed.call_queue import Call, CallQueue
 from racer_local.embed.token_stream import TokenStream
 from racer_local.engine import Engine
@@ -52,7 +53,12 @@ class Core:
     """
 
     def __init__(
-        self, model: LlamaModel, config: ModelConfig, draft: DraftConfig, ctx: object
+        self,
+        model: LlamaModel,
+        config: ModelConfig,
+        draft: DraftConfig,
+        ctx: object,
+        books: Shelf | None = None,
     ) -> None:
         """Take over an open model and context; the costs of steps are measured if not known.
 
@@ -62,6 +68,7 @@ class Core:
         self.calls = CallQueue()
         self.model = model
         self._pieces: dict[TokenId, bytes] = {}
+        self._books = books
         self.compute = compute_thread()
         self.compute.run(lambda: self._open(config, draft, ctx))
         self.compute.stop_at_exit(self.calls)
@@ -72,7 +79,12 @@ class Core:
         exact_rows = find_exact_rows(target, self._costs)
         memory = load_row_memory(config.path) if target.max_nodes else None
         self.engine = Engine(
-            target, draft, cost=self._costs.load(), row_memory=memory, exact_rows=exact_rows
+            target,
+            draft,
+            cost=self._costs.load(),
+            row_memory=memory,
+            books=self._books,
+            exact_rows=exact_rows,
         )
 
     def piece(self, token: TokenId) -> bytes:

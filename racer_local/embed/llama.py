@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import llama_cpp
@@ -22,6 +23,7 @@ from racer_local.embed.completing import CompletingLlama, note_dropped
 from racer_local.embed.completion import Completion
 from racer_local.embed.low_level import COMPLETION_OPTIONS
 from racer_local.errors import ConfigError
+from racer_local.stats import Stats
 from racer_local.tree import TokenId
 
 __all__ = ["OverflowPolicy", "RacerLlama"]
@@ -49,6 +51,7 @@ class RacerLlama(CompletingLlama):
         draft: DraftMode | DraftConfig = "auto",
         budget: int | None = None,
         exact: bool = False,
+        books: Sequence[str] = (),
         wait_timeout_s: float | None = None,
         overflow: OverflowPolicy = "error",
         on_prefill: Callable[[int, int], None] | None = None,
@@ -63,6 +66,7 @@ class RacerLlama(CompletingLlama):
             budget: most draft nodes in one step.
             exact: give the very tokens of plain decoding with the same settings; takes a q8_0
                 KV cache.
+            books: phrase books to draft from: names, or paths of ``.npz`` files.
             wait_timeout_s: see the attributes.
             overflow: see the attributes.
             on_prefill: see the attributes.
@@ -79,8 +83,8 @@ class RacerLlama(CompletingLlama):
         if overflow not in ("error", "drop_oldest"):
             raise ConfigError(f"overflow is {overflow!r}; it must be 'error' or 'drop_oldest'")
         if not isinstance(draft, DraftConfig):
-            sizes = {} if budget is None else {"budget": budget}
-            draft = DraftConfig(mode=draft, **sizes)
+            usual = DraftConfig(mode=draft)
+            draft = usual if budget is None else replace(usual, budget=budget)
         self.wait_timeout_s = wait_timeout_s
         self.overflow: OverflowPolicy = overflow
         self.on_prefill = on_prefill
@@ -88,7 +92,9 @@ class RacerLlama(CompletingLlama):
         self.last_dropped: list[Message] = []
         self._preparing = None
         self._local = threading.local()
-        super().__init__(str(model_path), draft, exact=exact, verbose=verbose, **options)
+        super().__init__(
+            str(model_path), draft, exact=exact, books=books, verbose=verbose, **options
+        )
         # Rows are kept one by one where they are wanted; this stands for upstream's table.
         self.scores = np.zeros((1, self._n_vocab), np.float32)
 
@@ -139,6 +145,7 @@ class RacerLlama(CompletingLlama):
         *,
         timeout_s: float | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
+        handle: CallHandle | None = None,
         **options: Any,
     ) -> Generator[StreamEvent, None, None]:
         """Answer token by token, saying where each one came from.
@@ -147,6 +154,7 @@ class RacerLlama(CompletingLlama):
             prompt: text, token ids, or the messages of a chat.
             timeout_s: how long to wait for a turn; None takes ``wait_timeout_s``.
             on_prefill: is told (tokens read, tokens to read); called on the compute thread.
+            handle: cancels this call, from any thread and at any time.
             **options: those of ``create_completion`` or ``create_chat_completion``.
 
         Raises:
@@ -167,7 +175,7 @@ class RacerLlama(CompletingLlama):
             if unknown:
                 raise ConfigError(f"unknown options: {', '.join(unknown)}")
             request = {"prompt": prompt if isinstance(prompt, str) else list(prompt), **options}
-        return self._events(request, n_dropped, timeout_s, on_prefill)
+        return self._events(request, n_dropped, timeout_s, on_prefill, handle)
 
     def _events(
         self,
@@ -175,9 +183,10 @@ class RacerLlama(CompletingLlama):
         n_dropped: int,
         timeout_s: float | None,
         on_prefill: Callable[[int, int], None] | None,
+        handle: CallHandle | None,
     ) -> Generator[StreamEvent, None, None]:
         core = self._require_core()
-        with self._call(timeout_s) as call:
+        with self._call(timeout_s, handle) as call:
             prompt = request.pop("prompt")
             with self._inside(call):
                 tokens = self._prepare(
@@ -206,6 +215,20 @@ class RacerLlama(CompletingLlama):
                     call.thread = threading.get_ident()
             with self._inside(call):
                 self._keep(answer, tokens)
+
+    def estimated_speedup(self, stats: Stats) -> float | None:
+        """Estimate how much faster an answer came than without drafts.
+
+        Returns:
+            The time that plain steps take here over the time that it took; None where that is
+            not known, or nothing was decoded.
+        """
+        cost = self._require_core().engine.cost
+        n_tokens = stats.n_generated - 1
+        if cost is None or n_tokens < 1 or stats.decode_s <= 0:
+            return None
+        n_context = stats.n_prompt + n_tokens // 2
+        return n_tokens * cost.seconds(1, n_context) / stats.decode_s
 
     # --- asyncio --------------------------------------------------------------------------
 
@@ -252,6 +275,7 @@ class RacerLlama(CompletingLlama):
             **super().__getstate__(),
             "draft": self._draft,
             "exact": self._exact,
+            "books": self._books,
             "wait_timeout_s": self.wait_timeout_s,
             "overflow": self.overflow,
             "draft_model": None,

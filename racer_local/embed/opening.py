@@ -9,7 +9,7 @@ adapters, metadata, embeddings, tokenizers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,11 @@ from llama_cpp import llama_chat_format
 from racer_local.backend.adopted import amend_context_params
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import clear_native_errors, last_native_error, physical_cores
+from racer_local.book_store import load_shelf
 from racer_local.config import DraftConfig, ModelConfig
 from racer_local.embed.core import Core
 from racer_local.errors import ConfigError, ModelLoadError, UnsupportedModelError
+from racer_local.fingerprint import tokenizer_fingerprint
 from racer_local.gguf_header import inspect_gguf, require_generative
 from racer_local.native_check import extra_buffers_are_safe
 
@@ -83,7 +85,13 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
     _core: Core | None = None
 
     def __init__(
-        self, model_path: str, draft: DraftConfig, *, exact: bool = False, **options: Any
+        self,
+        model_path: str,
+        draft: DraftConfig,
+        *,
+        exact: bool = False,
+        books: Sequence[str] = (),
+        **options: Any,
     ) -> None:
         """Open model and context; ``options`` are upstream's.
 
@@ -102,6 +110,9 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
         header = inspect_gguf(path) if path.exists() else None
         if header is not None and is_generative:
             require_generative(header)
+        self._books = tuple(books)
+        # Before the weights: what is wrong with a book is said at once.
+        shelf = load_shelf(books, tokenizer_fingerprint(path)) if books else None
         self._amend(options)
         self._asked_n_batch = int(options.get("n_batch") or 512)
         self._load(model_path, options)
@@ -112,7 +123,10 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             if draft.budget > self._max_nodes > 0:
                 # A batch has to hold the tree.
                 draft = replace(draft, budget=self._max_nodes)
-            self._core = Core(model, self._model_config(path), draft, self._ctx.ctx)
+            self._core = Core(model, self._model_config(path), draft, self._ctx.ctx, shelf)
+            for book in () if shelf is None else shelf.books:
+                if book.n_vocab != model.n_vocab:
+                    raise ConfigError("a phrase book has another vocabulary than the model")
             self.notices.extend(self._core.target.notices)
             if not header.has_chat_template and options.get("chat_format") is None:
                 self.notices.append(
