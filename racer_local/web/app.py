@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from racer_local import __version__
@@ -17,7 +20,11 @@ MAX_BODY_BYTES = 16 * 2**20
 
 
 def make_app(
-    names: TrustedNames, *, title: str = "racer_local", max_body_bytes: int = MAX_BODY_BYTES
+    names: TrustedNames,
+    *,
+    title: str = "racer_local",
+    max_body_bytes: int = MAX_BODY_BYTES,
+    checks: Sequence[Middleware] = (),
 ) -> FastAPI:
     """Make an empty app that answers only requests that are meant for it.
 
@@ -28,6 +35,7 @@ def make_app(
         names: whose requests are answered; its origins get CORS headers.
         title: of the app.
         max_body_bytes: most bytes of a request's body.
+        checks: further layers, asked after host and origin, the last one first.
     """
     app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     # Always there, if only with an empty list: Gradio leaves CORS to us where it sees this class.
@@ -40,5 +48,6 @@ def make_app(
     )
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     app.add_middleware(SecurityHeaders)
+    app.user_middleware[:0] = reversed(checks)
     app.add_middleware(Guard, names=names)
     return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
@@ -93,26 +94,29 @@ class BodyLimit:
             await refuse(scope, send, 413, message, "request_too_large")
             return
         n_bytes = 0
-        has_answered = False
+        has_answered = is_too_large = False
 
         async def counted() -> Message:
-            nonlocal n_bytes
+            nonlocal n_bytes, is_too_large
             event = await receive()
             n_bytes += len(event.get("body", b""))
             if n_bytes > self._max_bytes:
+                is_too_large = True
                 raise _TooLargeError
             return event
 
         async def noted(event: Message) -> None:
             nonlocal has_answered
+            # Frameworks may catch the error and make an answer of their own of it.
+            if is_too_large and not has_answered:
+                return
             has_answered = True
             await send(event)
 
-        try:
+        with contextlib.suppress(_TooLargeError):
             await self._app(scope, counted, noted)
-        except _TooLargeError:
-            if not has_answered:
-                await refuse(scope, send, 413, message, "request_too_large")
+        if is_too_large and not has_answered:
+            await refuse(scope, send, 413, message, "request_too_large")
 
 
 class _TooLargeError(Exception):

@@ -75,6 +75,7 @@ def serve(
     *,
     on_ready: Callable[[], None] | None = None,
     on_stop: Callable[[], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; returns normally then.
 
@@ -83,6 +84,7 @@ def serve(
         listener: from ``bind``; closed at the end.
         on_ready: called when requests are answered.
         on_stop: called at the signal; has to make running answers end soon.
+        should_stop: asked several times a second; True ends it as a signal does.
     """
     logging.getLogger("uvicorn.error").addFilter(_not_our_own_cutting)
     config = uvicorn.Config(
@@ -96,7 +98,7 @@ def serve(
         timeout_graceful_shutdown=_GRACE_S,
     )
     with listener:
-        asyncio.run(_Server(config, on_ready, on_stop).serve(sockets=[listener]))
+        asyncio.run(_Server(config, on_ready, on_stop, should_stop).serve(sockets=[listener]))
 
 
 class _Server(uvicorn.Server):
@@ -107,8 +109,10 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         on_ready: Callable[[], None] | None,
         on_stop: Callable[[], None] | None,
+        should_stop: Callable[[], bool] | None,
     ) -> None:
         super().__init__(config)
+        self._should_stop = should_stop
         self._on_ready = on_ready
         self._on_stop = on_stop
 
@@ -130,6 +134,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started and self._on_ready is not None:
             self._on_ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        is_over = self._should_stop is not None and self._should_stop()
+        return await super().on_tick(counter) or is_over
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._on_stop is not None:
