@@ -53,7 +53,7 @@ help:
 	@echo 'make chat [MODEL=...] [ARGS="..."]     talk to a model in the terminal'
 	@echo 'make verify [ARGS=--quick]            check that drafting leaves the output alone'
 	@echo 'make ui                               chat in your browser'
-	@echo 'make serve                            not in this version yet'
+	@echo 'make serve                            serve programs that speak the OpenAI API'
 	@echo 'make test | check                     all tests | format, lint, types and quick tests'
 	@echo 'make setup [BACKEND=cpu|metal|cuda|vulkan] [PREBUILT=1]   build llama.cpp for a device'
 	@echo 'make clean                            remove all that was made here, except models'

@@ -20,6 +20,7 @@ _COMMANDS = {
     "ui": "Chat in your browser and see where the speed comes from.",
     "models": "List, find, fetch, show and remove models.",
     "doctor": "Examine the machine, measure what decode steps cost, and give advice.",
+    "serve": "Serve programs that speak OpenAI's API.",
     "bench": "Measure plain decoding, draft modes and other programs on the same prompts.",
     "warm": "Learn a model's habits from bundled prompts, so that drafting starts warm.",
     "verify": "Check that drafting leaves the output alone, on this machine.",

@@ -1,0 +1,89 @@
+"""Opens a model and serves it until told to stop."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+from racer_local.config import DraftConfig, ModelConfig
+from racer_local.embed.from_config import context_size, open_llama
+from racer_local.errors import ModelLoadError, RacerError
+from racer_local.gguf_header import inspect_gguf
+from racer_local.server.app import make_server_app
+from racer_local.server.host import ModelHost, ModelState
+from racer_local.server.limits import ServeConfig
+from racer_local.server.service import Service
+from racer_local.web.origins import TrustedNames
+from racer_local.web.runner import serve, url_of
+
+__all__ = ["run_server"]
+
+
+def run_server(
+    listener: socket.socket,
+    names: TrustedNames,
+    config: ServeConfig,
+    model: ModelConfig,
+    draft: DraftConfig,
+    *,
+    name: str,
+    books: Sequence[str] = (),
+    say: Callable[[str], None],
+) -> None:
+    """Serve until Ctrl-C or SIGTERM.
+
+    Args:
+        listener: where.
+        names: whom.
+        config: the limits.
+        model: which model.
+        draft: how to draft.
+        name: of the model, to clients.
+        books: phrase books to draft from.
+        say: tells the user what happens.
+
+    Raises:
+        RacerError: the model cannot be loaded.
+    """
+    header = inspect_gguf(model.path)
+    trained = header.context_length
+    n_ctx = context_size(model.n_ctx, trained)
+    failed = threading.Event()
+    has_told: list[bool] = []
+
+    def on_state(state: ModelState) -> None:
+        if state == "failed":
+            failed.set()
+        if state == "unloaded":
+            say("idle; the model is unloaded until the next request")
+        if state == "ready" and not has_told:
+            has_told.append(True)
+            for notice in host.llama.notices:
+                say(f"note: {notice}")
+            say(f"{name} is ready, {n_ctx} tokens of context")
+
+    host = ModelHost(
+        lambda: open_llama(model, draft, n_ctx, books),
+        name=name,
+        n_ctx=n_ctx,
+        n_ctx_train=trained or 0,
+        max_queue=config.max_queue,
+        idle_unload_s=config.idle_unload_s,
+        on_state=on_state,
+    )
+    app = make_server_app(Service(host, config), names)
+
+    def on_ready() -> None:
+        say(f"serving {name} at {url_of(listener)}/v1 (Ctrl-C ends it)")
+        host.start()
+
+    try:
+        serve(app, listener, on_ready=on_ready, on_stop=host.stop, should_stop=failed.is_set)
+    finally:
+        host.stop()
+        host.join()
+    if host.error is not None:
+        if isinstance(host.error, RacerError):
+            raise host.error
+        raise ModelLoadError(f"the model could not be opened: {host.error}") from host.error

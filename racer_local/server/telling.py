@@ -1,0 +1,153 @@
+"""From an answer's events to what the event loop writes. Runs on the model's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from racer_local.embed.answer import StreamEvent
+from racer_local.embed.llama import RacerLlama
+from racer_local.logprobs import TokenLogprobs
+from racer_local.server.asking import Question
+from racer_local.server.faults import ApiError
+from racer_local.server.jobs import Job
+from racer_local.server.tool_text import Bit
+from racer_local.stats import Stats
+
+__all__ = ["Delta", "Figures", "Final", "Place", "tell"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A token of an answer with log probabilities.
+
+    Attributes:
+        token: its bytes.
+        logprob: its log probability.
+        top: the likeliest tokens' bytes and log probabilities.
+    """
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
+
+
+@dataclass(slots=True)
+class Delta:
+    """The next part of an answer.
+
+    Attributes:
+        index: of the choice.
+        bits: pieces of the answer.
+        places: log probabilities, where they were asked for.
+    """
+
+    index: int
+    bits: list[Bit]
+    places: list[Place] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one answer took; times in seconds.
+
+    Attributes:
+        counts_prompt: whether its prompt is to be counted, which several choices share.
+        speedup: estimated against plain decoding; None where it is not known.
+    """
+
+    n_prompt: int
+    n_cached: int
+    n_answer: int
+    n_drafted: int
+    n_accepted: int
+    n_steps: int
+    prefill_s: float
+    decode_s: float
+    counts_prompt: bool
+    speedup: float | None
+    by_source: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The end of an answer.
+
+    Attributes:
+        index: of the choice.
+        finish_reason: in OpenAI's words.
+        figures: of the answer.
+    """
+
+    index: int
+    finish_reason: str
+    figures: Figures
+
+
+def tell(
+    job: Job,
+    index: int,
+    question: Question,
+    llama: RacerLlama,
+    on_figures: Callable[[Figures], None],
+) -> None:
+    """Generate an answer and put its parts into the job.
+
+    Raises:
+        ApiError: it was cut off because the server stops.
+    """
+    waiting: list[Place] = []
+    n_answer = 0
+    if question.echo:
+        job.put(Delta(index, [Bit("content", question.echo)]))
+    events = llama.stream_events(question.prompt, handle=job.handle, **question.options)
+    # An error would keep the frame, and with it the call, unfinished.
+    with closing(events):
+        for event in events:
+            if event.token is not None:
+                n_answer += 1
+                if event.logprobs is not None:
+                    waiting.append(_place(llama, event.logprobs))
+            bits = question.reader.push(event.text) if event.text else []
+            if event.finish_reason is not None:
+                bits += question.reader.finish()
+            if bits or (event.finish_reason is not None and waiting):
+                job.put(Delta(index, bits, waiting))
+                waiting = []
+            if event.finish_reason is not None:
+                figures = _figures(event.stats, n_answer, question, llama)
+                on_figures(figures)
+                job.put(Final(index, _reason(event, question), figures))
+
+
+def _reason(event: StreamEvent, question: Question) -> str:
+    if event.finish_reason == "cancelled":
+        raise ApiError(503, "the answer was cut off", code="cancelled")
+    if question.reader.n_calls and event.finish_reason == "stop":
+        return "tool_calls"
+    return str(event.finish_reason)
+
+
+def _place(llama: RacerLlama, logprobs: TokenLogprobs) -> Place:
+    top = tuple((llama._piece(token, ()), value) for token, value in logprobs.top)
+    return Place(llama._piece(logprobs.token, ()), logprobs.logprob, top)
+
+
+def _figures(stats: Stats, n_answer: int, question: Question, llama: RacerLlama) -> Figures:
+    return Figures(
+        n_prompt=stats.n_prompt,
+        n_cached=stats.n_reused,
+        n_answer=n_answer,
+        n_drafted=stats.n_drafted,
+        n_accepted=stats.n_accepted,
+        n_steps=stats.n_steps,
+        prefill_s=stats.prefill_s,
+        decode_s=stats.decode_s,
+        counts_prompt=question.is_first,
+        speedup=llama.estimated_speedup(stats),
+        by_source={
+            source.name.lower(): (count.drafted, count.accepted)
+            for source, count in stats.by_source.items()
+        },
+    )
