@@ -211,10 +211,15 @@ def test_a_signal_in_the_middle_of_a_stream_ends_it_cleanly(
     ):
         lines = response.iter_lines()
         next(lines)
-        served.process.send_signal(number)
-        began = time.monotonic()
-        rest = [line for line in lines if line]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.post, CHAT, json=body_of("Hi", 2))
+            assert wait_for(lambda: served.metrics()["racer_queue_length[]"] == 1)
+            served.process.send_signal(number)
+            began = time.monotonic()
+            rest = [line for line in lines if line]
+            refused = waiting.result()
     assert served.process.wait(10) == 0
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
     assert time.monotonic() - began < 5
     # Cut off, it says so: an error event, and nothing that looks like an end.
     last = json.loads(rest[-1].removeprefix("data: "))

@@ -319,5 +319,7 @@ def test_a_port_in_use_and_a_missing_model_are_explained(smol_path: Path, tmp_pa
     assert "Traceback" not in done.stderr
     key = tmp_path / "key"
     key.write_text("")
+    done = run("--port", "0", "--model", str(smol_path), "--book", str(tmp_path / "none.npz"))
+    assert (done.returncode, "none.npz" in done.stderr) == (2, True)
     done = run("--api-key-file", str(key), "--model", str(smol_path))
     assert (done.returncode, "empty" in done.stderr) == (2, True)
