@@ -21,6 +21,7 @@ _MAX_PROPERTIES = 200
 _MAX_PATTERN = 200
 _MAX_GRAMMAR = 256 * 1024
 _SECONDS = 2.0
+_DEFINITIONS = ("$defs", "definitions")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 
 
@@ -63,33 +64,51 @@ def is_call_forced(request: ChatRequest) -> bool:
 def _call_schema(functions: Sequence[Function]) -> dict[str, Any]:
     """Return the schema of a call of one of these functions."""
     choices: list[dict[str, Any]] = []
+    # The converter finds definitions by the last word of a reference: names have to be unique.
+    shared: dict[str, Any] = {}
     for i, function in enumerate(functions):
-        place = f"#/anyOf/{i}/properties/arguments"
-        parameters = _moved(function.parameters or {}, place)
-        if not parameters.get("type") and "$ref" not in parameters:
+        mark = f"f{i}"
+        parameters = dict(function.parameters or {})
+        for key in _DEFINITIONS:
+            for name, schema in dict(parameters.pop(key, None) or {}).items():
+                shared[f"{mark}-{name}"] = _moved(schema, mark)
+        parameters = _moved(parameters, mark)
+        if not {"type", "$ref", "anyOf", "oneOf", "allOf"} & set(parameters):
             parameters = {"type": "object", **parameters}
+        shared[mark] = parameters
         choices.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": function.name}, "arguments": parameters},
+                "properties": {
+                    "name": {"const": function.name},
+                    "arguments": {"$ref": f"#/$defs/{mark}"},
+                },
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
         )
-    return {"anyOf": choices}
+    return {"anyOf": choices, "$defs": shared}
 
 
-def _moved(schema: Any, place: str) -> Any:
-    """Return a schema whose references are right where it is a part of another one."""
+def _moved(schema: Any, mark: str) -> Any:
+    """Return a schema whose references are right where it is a shared definition."""
     if isinstance(schema, Mapping):
-        moved = {key: _moved(value, place) for key, value in schema.items()}
+        moved = {key: _moved(value, mark) for key, value in schema.items()}
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference.startswith("#"):
-            moved["$ref"] = place + reference[1:]
+            moved["$ref"] = _moved_reference(reference, mark)
         return moved
     if isinstance(schema, list):
-        return [_moved(item, place) for item in schema]
+        return [_moved(item, mark) for item in schema]
     return schema
+
+
+def _moved_reference(reference: str, mark: str) -> str:
+    for key in _DEFINITIONS:
+        place = f"#/{key}/"
+        if reference.startswith(place):
+            return f"#/$defs/{mark}-{reference.removeprefix(place)}"
+    return f"#/$defs/{mark}{reference[1:]}"
 
 
 def _check(schema: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from racer_local.server.grammars import grammar_for
 from racer_local.server.jobs import Job, JobQueue, QueueFullError
 from racer_local.server.plain_json import check_plain_json
 from racer_local.server.schema import ChatRequest, CompletionRequest
@@ -248,3 +249,27 @@ def test_items_and_errors_of_a_job_come_in_order() -> None:
         assert items == list(range(100))
 
     asyncio.run(scenario())
+
+
+def test_definitions_of_several_tools_do_not_mix() -> None:
+    def tool(name: str, kind: str) -> dict[str, object]:
+        parameters = {
+            "type": "object",
+            "properties": {"item": {"$ref": "#/$defs/Item"}},
+            "required": ["item"],
+            "$defs": {"Item": {"type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}},
+                      "X": {"type": kind}},
+        }
+        return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+    request = ChatRequest.model_validate(
+        {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "tools": [tool("f", "integer"), tool("g", "boolean")],
+            "tool_choice": "required",
+        }
+    )
+    grammar = grammar_for(request)._grammar
+    rules = dict(line.split(" ::= ", 1) for line in grammar.splitlines())
+    assert "integer" in rules["f0-X"]
+    assert "boolean" in rules["f1-X"] or "true" in rules["f1-X"]
