@@ -257,8 +257,10 @@ def test_definitions_of_several_tools_do_not_mix() -> None:
             "type": "object",
             "properties": {"item": {"$ref": "#/$defs/Item"}},
             "required": ["item"],
-            "$defs": {"Item": {"type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}},
-                      "X": {"type": kind}},
+            "$defs": {
+                "Item": {"type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}},
+                "X": {"type": kind},
+            },
         }
         return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
