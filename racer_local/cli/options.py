@@ -206,8 +206,8 @@ def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
         n_gpu_layers=options["gpu_layers"],
         max_nodes=draft.budget if draft.mode != "off" else 0,
         max_leaves=draft.max_leaves,
-        kv_type=options["kv_type"],
-        exact=options["exact"],
+        kv_type=options.get("kv_type"),
+        exact=options.get("exact", False),
     )
     if not options.get("no_memory_check"):
         from racer_local.memory import require_memory
