@@ -66,7 +66,7 @@ def test_prompts_in_english_chinese_and_code_differ_from_plain_at_near_ties_only
     smol: TextModel, smol_plain: PlainLlama
 ) -> None:
     gaps = []
-    for i, text in enumerate(PROMPTS):
+    for i, text in enumerate(PROMPTS[::3]):
         prompt = smol.chat_tokens([{"role": "user", "content": text}])
         smol.engine.forget()
         tokens, reason = generate(
