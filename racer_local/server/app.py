@@ -27,9 +27,7 @@ def make_server_app(service: Service, names: TrustedNames) -> FastAPI:
     checks = [Middleware(JsonOnly)]
     if config.api_key is not None:
         checks.append(Middleware(KeyCheck, key=config.api_key))
-    app = make_app(
-        names, title="racer_local", max_body_bytes=config.max_body_bytes, checks=checks
-    )
+    app = make_app(names, title="racer_local", max_body_bytes=config.max_body_bytes, checks=checks)
     app.add_middleware(RequestCount, count=service.metrics.answered)
     install_error_handlers(app)
     add_routes(app, service)

@@ -155,4 +155,3 @@ def install_error_handlers(app: FastAPI) -> None:
         response = error_response(ApiError(error.status_code, message, code=code))
         response.headers.update(error.headers or {})
         return response
-

@@ -105,7 +105,7 @@ def test_drafts_are_told_in_both_places(client: httpx.Client) -> None:
     assert timings["draft_n"] > 0
     assert timings["draft_n_accepted"] == details["accepted_prediction_tokens"]
     assert timings["draft_n"] == sum(details.values())
-    assert timings["predicted_n"] == 48
+    assert timings["predicted_n"] == reply["usage"]["completion_tokens"] > 0
 
 
 def test_a_conversation_that_goes_on_is_read_from_the_cache(client: httpx.Client) -> None:

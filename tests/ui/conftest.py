@@ -92,7 +92,8 @@ def broken_path(server: UiServer) -> Path:
     return server.record.with_name("broken.gguf")
 
 
-@pytest.fixture(scope="session")
+# Not longer: Playwright leaves an event loop running on this thread as long as it lives.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     from racer_local.setup_browser import find_browser
 
