@@ -119,6 +119,10 @@ class KvCache:
         """Empty the cache."""
         llama_cpp.llama_memory_clear(self._memory, False)
 
+    def all_begin_at_zero(self) -> bool:
+        """Whether no sequence that holds the text has lost its beginning."""
+        return all(first == 0 for first, _ in self.positions())
+
     def all_end_at(self, position: int) -> bool:
         """Whether this is the last position of every sequence that holds the text."""
         return all(last == position for _, last in self.positions())

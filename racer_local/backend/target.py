@@ -346,8 +346,12 @@ class LlamaTarget:
         self._tree = self._layout = None
         if n_tokens == len(self.tokens) and not self._is_dirty:
             return
+        is_shorter = n_tokens < len(self.tokens)
         removed = n_tokens > 0 and self._kv.remove(n_tokens)
-        if removed and self._kv.all_end_at(n_tokens - 1):
+        # A saved text of a sliding-window model comes back with its last window only: good to go
+        # on from its end, but an earlier place would see too little.
+        is_whole = not is_shorter or self._kv.all_begin_at_zero()
+        if removed and is_whole and self._kv.all_end_at(n_tokens - 1):
             del self.tokens[n_tokens:]
             self._is_dirty = False
         else:

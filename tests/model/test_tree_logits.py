@@ -11,6 +11,7 @@ from inputs import LINES60, STEP
 from numpy.typing import NDArray
 
 from racer_local.backend.target import LlamaTarget
+from racer_local.prefix_states import common_prefix
 from racer_local.text_model import TextModel
 from racer_local.tree import ROOT, DraftTree, NodeId
 
@@ -47,7 +48,8 @@ def rows_of_path(target: LlamaTarget, tree: DraftTree, path: list[NodeId]) -> ND
 
 
 def check(target: LlamaTarget, prompt: list[int], tree: DraftTree, pick: int) -> None:
-    target.reuse([*prompt, 0])
+    # Not `reuse`: it would bring saved texts back, of a sliding window the last part only.
+    target.rewind(common_prefix(target.tokens, prompt))
     if len(target.tokens) < len(prompt):
         news = prompt[len(target.tokens) :]
         for start in range(0, len(news), target.n_batch):
@@ -105,6 +107,21 @@ def test_nodes_see_their_own_path_with_a_sliding_window(
 ) -> None:
     prompt = gemma_model.prompt_tokens(LINES60)[:n_prompt]
     check(gemma_model.target, prompt, tree, pick)
+
+
+def test_a_saved_text_comes_back_whole_or_not_at_all(gemma: TextModel) -> None:
+    target = gemma.target
+    text = gemma.prompt_tokens(LINES60)[:800]
+    other = gemma.prompt_tokens("Something else. " * 20)[1:]
+    for prompt in (text, other):
+        n_read = target.reuse([*prompt, 0])
+        for start in range(n_read, len(prompt), target.n_batch):
+            target.prefill(prompt[start : start + target.n_batch], [])
+    assert target.tokens == other
+    # The window is 512 tokens: of the saved text the cells of the first ones are gone.
+    n_kept = target.reuse([*text[:300], 0])
+    assert n_kept in (0, 300)
+    assert set(target.positions()) == {(0, 299) if n_kept else (-1, -1)}
 
 
 @pytest.mark.parametrize("n_steps", [40])
