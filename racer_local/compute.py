@@ -17,17 +17,15 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, TypeVar
 
 from racer_local.errors import ClosedError
+from racer_local.worker import wait_for
 
 __all__ = ["ComputeThread", "compute_thread"]
 
 _T = TypeVar("_T")
 
-# Waiting without a limit cannot be interrupted on Windows.
-_POLL_S = 0.2
 _EXIT_WAIT_S = 30.0
 
 
@@ -83,13 +81,13 @@ class ComputeThread:
         job = _Job(function)
         self._jobs.put(job)
         try:
-            return _wait(job.future)
+            return wait_for(job.future)
         except BaseException:
             if not job.future.done():
                 if on_interrupt is not None:
                     on_interrupt()
                 with contextlib.suppress(BaseException):
-                    _wait(job.future)
+                    wait_for(job.future)
             raise
         finally:
             # An exception refers to this frame; the frame must not refer to the exception.
@@ -112,15 +110,6 @@ class ComputeThread:
                 owner.cancel()  # type: ignore[attr-defined]  # see stop_at_exit
         self._jobs.put(None)
         self._thread.join(_EXIT_WAIT_S)
-
-
-def _wait(future: Future[_T]) -> _T:
-    while True:
-        try:
-            return future.result(timeout=_POLL_S)
-        except FutureTimeoutError:
-            if future.done():
-                raise
 
 
 _lock = threading.Lock()

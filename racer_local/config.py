@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 from racer_local.errors import ConfigError
 
 __all__ = [
+    "DEFAULT_N_CTX",
     "MAX_LEAVES",
     "Device",
     "DraftConfig",
@@ -24,7 +25,9 @@ __all__ = [
     "GenerationConfig",
     "KvType",
     "ModelConfig",
+    "PenaltyConfig",
     "SamplingConfig",
+    "choose_n_ctx",
 ]
 
 Device: TypeAlias = Literal["auto", "cpu", "metal", "cuda", "vulkan"]
@@ -34,6 +37,8 @@ DraftMemory: TypeAlias = Literal["off", "conversation", "server"]
 
 # llama.cpp's own LLAMA_MAX_SEQ is 256; one sequence id is kept free as scratch space.
 MAX_LEAVES = 255
+# Tokens of context where nothing is asked for and the model was trained for as many.
+DEFAULT_N_CTX = 4096
 
 
 def _require(ok: bool, name: str, value: object, legal: str) -> None:
@@ -99,7 +104,33 @@ class DraftConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingConfig:
+class PenaltyConfig:
+    """What makes recent tokens less likely; the same names and meanings as in llama.cpp.
+
+    Attributes:
+        repeat_penalty: divide the logits of recent tokens; 1 is off.
+        presence_penalty: subtract once from the logit of each recent token; 0 is off.
+        frequency_penalty: subtract once for each recent occurrence; 0 is off.
+        penalty_last_n: how many tokens count as recent; -1 is the whole context.
+    """
+
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: int = 64
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether any penalty looks at the tokens before."""
+        return self.penalty_last_n != 0 and (
+            self.repeat_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingConfig(PenaltyConfig):
     """How the target's next token is chosen; the same names and meanings as in llama.cpp.
 
     Attributes:
@@ -107,10 +138,6 @@ class SamplingConfig:
         top_k: keep the k likeliest tokens; 0 keeps all.
         top_p: keep the smallest set with this much probability; 1 keeps all.
         min_p: drop tokens below this share of the likeliest one's probability; 0 keeps all.
-        repeat_penalty: divide the logits of recent tokens; 1 is off.
-        presence_penalty: subtract once from the logit of each recent token; 0 is off.
-        frequency_penalty: subtract once for each recent occurrence; 0 is off.
-        penalty_last_n: how many tokens count as recent; -1 is the whole context.
         logit_bias: added to the logits of these token ids.
         seed: of the random generator; None takes a fresh one for each request.
     """
@@ -119,10 +146,6 @@ class SamplingConfig:
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    penalty_last_n: int = 64
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
 
@@ -141,15 +164,6 @@ class SamplingConfig:
             _require_float("a logit bias", bias, -1e6, 1e6)
         if self.seed is not None:
             _require_int("seed", self.seed, 0, 2**32 - 2)
-
-    @property
-    def has_penalties(self) -> bool:
-        """Whether any penalty looks at the tokens before."""
-        return self.penalty_last_n != 0 and (
-            self.repeat_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-        )
 
     @property
     def is_argmax(self) -> bool:
@@ -247,3 +261,15 @@ class ModelConfig:
         _require_int("prefix memory", self.prefix_bytes, 0, 2**48)
         _require_int("prefixes", self.max_prefixes, 0, 1024)
         os.fspath(self.path)
+
+
+def choose_n_ctx(asked: int | None, n_train: int) -> int:
+    """Return the tokens of context that a setting leads to; see ``ModelConfig.n_ctx``.
+
+    Args:
+        asked: the setting.
+        n_train: tokens the model was trained for; 0 where that is not known.
+    """
+    if asked is None:
+        return min(DEFAULT_N_CTX, n_train) if n_train > 0 else DEFAULT_N_CTX
+    return asked or n_train or DEFAULT_N_CTX

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from racer_local.config import ModelConfig
+from racer_local.config import DEFAULT_N_CTX, ModelConfig, choose_n_ctx
 from racer_local.errors import ModelLoadError
 from racer_local.gguf_header import GgufInfo, inspect_gguf
 from racer_local.gguf_reader import Scalar, quoted
@@ -25,7 +25,6 @@ __all__ = [
     "require_memory",
 ]
 
-_DEFAULT_N_CTX = 4096
 _BYTES_PER_ELEMENT = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 # Python, llama.cpp and what drafting keeps.
 _PROGRAM_BYTES = 128 << 20
@@ -68,10 +67,7 @@ class MemoryEstimate:
 
 def context_size(info: GgufInfo, n_ctx: int | None) -> int:
     """Return the context size that a setting leads to; see ``ModelConfig.n_ctx``."""
-    trained = info.context_length or 0
-    if n_ctx is None:
-        return min(_DEFAULT_N_CTX, trained) if trained > 0 else _DEFAULT_N_CTX
-    return n_ctx or trained or _DEFAULT_N_CTX
+    return choose_n_ctx(n_ctx, info.context_length or 0)
 
 
 def estimate_memory(info: GgufInfo, n_ctx: int, kv_type: str = "f16") -> MemoryEstimate:
@@ -116,7 +112,7 @@ def largest_context(info: GgufInfo, free_bytes: int, kv_type: str = "f16") -> in
 
     0 means that none does.
     """
-    low, high = 0, max(info.context_length or 0, _DEFAULT_N_CTX) // _CTX_STEP
+    low, high = 0, max(info.context_length or 0, DEFAULT_N_CTX) // _CTX_STEP
     while low < high:
         middle = (low + high + 1) // 2
         fits = estimate_memory(info, middle * _CTX_STEP, kv_type).total <= free_bytes

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from racer_local.closing import Closing
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "wait_for"]
 
 _T = TypeVar("_T")
 
@@ -46,7 +46,7 @@ class Worker(Closing):
         """Return what ``function`` returns; interrupted, ask it to stop (see ``check``)."""
         future = self._pool.submit(function)
         try:
-            return _wait(future)
+            return wait_for(future)
         except BaseException:
             self._is_stopping.set()
             raise
@@ -81,7 +81,7 @@ class Worker(Closing):
             cancel()
             raise
         finally:
-            _wait(future)
+            wait_for(future)
 
     def close(self) -> None:
         """End the thread; waits for what it is doing."""
@@ -92,7 +92,8 @@ class _End:
     """Says that a stream is over."""
 
 
-def _wait(future: Future[_T]) -> _T:
+def wait_for(future: Future[_T]) -> _T:
+    """Return the result of a call on another thread, or raise what it raised; Ctrl-C gets in."""
     while True:
         try:
             return future.result(timeout=_POLL_S)

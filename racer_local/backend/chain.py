@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.backend.native import clear_native_errors, last_native_error
+from racer_local.backend.sampler import MIN_TEMPERATURE, init_penalties
 from racer_local.backend.target import LlamaTarget
+from racer_local.config import PenaltyConfig
 from racer_local.errors import ConfigError, DecodeError
 from racer_local.logprobs import TokenLogprobs, log_probs
 from racer_local.tree import TokenId
@@ -30,13 +32,12 @@ __all__ = ["ChainConfig", "ChainSampler", "LogitsProcessor"]
 
 LogitsProcessor: TypeAlias = Callable[[NDArray[np.int32], NDArray[np.float32]], NDArray[np.float32]]
 
-_MIN_TEMPERATURE = 1e-4
 _MIROSTAT_M = 100
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)], align=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainConfig:
+class ChainConfig(PenaltyConfig):
     """How tokens are chosen: the names, meanings and order of ``llama_cpp.Llama``.
 
     Attributes:
@@ -51,10 +52,6 @@ class ChainConfig:
     top_p: float = 0.95
     min_p: float = 0.05
     typical_p: float = 1.0
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    penalty_last_n: int = 64
     mirostat_mode: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
@@ -64,15 +61,6 @@ class ChainConfig:
     processors: Sequence[LogitsProcessor] = ()
     logprobs: int | None = None
     keep_rows: bool = False
-
-    @property
-    def has_penalties(self) -> bool:
-        """Whether any penalty looks at the tokens before."""
-        return self.penalty_last_n != 0 and (
-            self.repeat_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-        )
 
 
 class ChainSampler:
@@ -129,16 +117,7 @@ class ChainSampler:
         config, n_vocab, seed = self._config, self._n_vocab, self.seed
         add = llama_cpp.llama_sampler_chain_add
         if config.has_penalties:
-            n_ctx = self._target.n_ctx
-            last_n = n_ctx if config.penalty_last_n < 0 else min(config.penalty_last_n, n_ctx)
-            penalties = llama_cpp.llama_sampler_init_penalties(
-                n_vocab,
-                last_n,
-                config.repeat_penalty,
-                config.frequency_penalty,
-                config.presence_penalty,
-            )
-            add(self._penalties, penalties)
+            add(self._penalties, init_penalties(config, n_vocab, self._target.n_ctx))
         if self._is_greedy:
             return
         if config.temperature > 0 and config.mirostat_mode == 1:
@@ -161,7 +140,7 @@ class ChainSampler:
                     llama_cpp.llama_sampler_init_typical(config.typical_p, 1),
                     llama_cpp.llama_sampler_init_top_p(config.top_p, 1),
                     llama_cpp.llama_sampler_init_min_p(config.min_p, 1),
-                    llama_cpp.llama_sampler_init_temp(max(config.temperature, _MIN_TEMPERATURE)),
+                    llama_cpp.llama_sampler_init_temp(max(config.temperature, MIN_TEMPERATURE)),
                 ]
             parts.append(llama_cpp.llama_sampler_init_dist(seed))
         for part in parts:

@@ -14,13 +14,13 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from racer_local.errors import ConfigError
 
-__all__ = ["Message", "render_chat"]
+__all__ = ["MAX_TEMPLATE_CHARS", "TEMPLATE_ERRORS", "Message", "render_chat"]
 
 Message: TypeAlias = Mapping[str, Any]
 
-_MAX_TEMPLATE_CHARS = 256 * 1024
+MAX_TEMPLATE_CHARS = 256 * 1024
 # What a template can raise from inside the sandbox, whatever it does.
-_TEMPLATE_ERRORS = (
+TEMPLATE_ERRORS = (
     TemplateError,
     ArithmeticError,
     LookupError,
@@ -46,18 +46,11 @@ def render_chat(
     """
     if not messages:
         raise ConfigError("the conversation is empty; give at least one message")
-    if len(template) > _MAX_TEMPLATE_CHARS:
+    if len(template) > MAX_TEMPLATE_CHARS:
         raise ConfigError(f"the chat template has {len(template)} characters; that cannot be right")
     try:
         formatter = Jinja2ChatFormatter(template, eos_token=eos_token, bos_token=bos_token)
         prompt: str = formatter(messages=list(messages)).prompt
-    except (
-        TemplateError,
-        ArithmeticError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as e:
+    except TEMPLATE_ERRORS as e:
         raise ConfigError(f"the model's chat template refuses this conversation: {e}") from e
     return prompt

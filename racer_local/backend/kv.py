@@ -7,10 +7,18 @@ from collections.abc import Sequence
 
 import llama_cpp
 
+from racer_local.config import KvType
 from racer_local.errors import DecodeError
 from racer_local.layout import KvEdit, RemoveIds
 
-__all__ = ["KvCache"]
+__all__ = ["KV_TYPES", "KvCache"]
+
+# ggml's numbers of the element types.
+KV_TYPES: dict[KvType, int] = {
+    "f32": llama_cpp.GGML_TYPE_F32,
+    "f16": llama_cpp.GGML_TYPE_F16,
+    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
+}
 
 _EVERY = -1
 
@@ -81,13 +89,12 @@ class KvCache:
             DecodeError: llama.cpp could not save or restore the cells.
         """
         scratch = self._n_seq
-        size = llama_cpp.llama_state_seq_get_size(self._ctx, 0)
-        saved = (ctypes.c_uint8 * size)()
-        n = llama_cpp.llama_state_seq_get_data(self._ctx, saved, size, 0)
-        if n == 0:
+        saved = self.save()
+        if not saved:
             raise DecodeError(-3, "llama.cpp could not save cells")
+        buffer = (ctypes.c_uint8 * len(saved)).from_buffer(saved)
         for _ in range(n_copies):
-            if llama_cpp.llama_state_seq_set_data(self._ctx, saved, n, scratch) == 0:
+            if llama_cpp.llama_state_seq_set_data(self._ctx, buffer, len(saved), scratch) == 0:
                 raise DecodeError(-3, "llama.cpp could not restore cells")
             for seq in range(self._n_seq):
                 self._copy(scratch, seq, 0, -1)

@@ -25,15 +25,10 @@ import numpy as np
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from numpy.typing import NDArray
 
+from racer_local.backend.kv import KV_TYPES
 from racer_local.native_check import extra_buffers_are_safe
 
 __all__ = ["main"]
-
-_KV_TYPES = {
-    "f32": llama_cpp.GGML_TYPE_F32,
-    "f16": llama_cpp.GGML_TYPE_F16,
-    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
-}
 
 
 class _CountingLookup(LlamaPromptLookupDecoding):  # type: ignore[misc]  # llama_cpp has no types
@@ -67,8 +62,8 @@ class _Peer:
             n_threads_batch=self._settings["n_threads"],
             n_gpu_layers=self._settings["n_gpu_layers"],
             flash_attn=True,
-            type_k=_KV_TYPES[self._settings["kv_type"]],
-            type_v=_KV_TYPES[self._settings["kv_type"]],
+            type_k=KV_TYPES[self._settings["kv_type"]],
+            type_v=KV_TYPES[self._settings["kv_type"]],
             swa_full=True,
             verbose=False,
             **more,

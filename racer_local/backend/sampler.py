@@ -11,14 +11,27 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.config import SamplingConfig
+from racer_local.config import PenaltyConfig, SamplingConfig
 from racer_local.errors import DecodeError
 from racer_local.tree import TokenId
 
-__all__ = ["Sampler"]
+__all__ = ["MIN_TEMPERATURE", "Sampler", "init_penalties"]
 
 # Below this the distribution is a single token in float32, and dividing by it overflows.
-_MIN_TEMPERATURE = 1e-4
+MIN_TEMPERATURE = 1e-4
+
+
+def init_penalties(config: PenaltyConfig, n_vocab: int, n_ctx: int) -> object:
+    """Make the native part that penalizes recent tokens; ``n_ctx`` bounds the window."""
+    last_n = n_ctx if config.penalty_last_n < 0 else min(config.penalty_last_n, n_ctx)
+    part: object = llama_cpp.llama_sampler_init_penalties(
+        n_vocab,
+        last_n,
+        config.repeat_penalty,
+        config.frequency_penalty,
+        config.presence_penalty,
+    )
+    return part
 
 
 class Sampler:
@@ -54,16 +67,7 @@ class Sampler:
                 llama_cpp.llama_sampler_init_logit_bias(n_vocab, len(config.logit_bias), biases)
             )
         if config.has_penalties:
-            last_n = n_ctx if config.penalty_last_n < 0 else min(config.penalty_last_n, n_ctx)
-            parts.append(
-                llama_cpp.llama_sampler_init_penalties(
-                    n_vocab,
-                    last_n,
-                    config.repeat_penalty,
-                    config.frequency_penalty,
-                    config.presence_penalty,
-                )
-            )
+            parts.append(init_penalties(config, n_vocab, n_ctx))
         if config.temperature == 0.0:
             parts.append(llama_cpp.llama_sampler_init_greedy())
             return parts
@@ -73,7 +77,7 @@ class Sampler:
             parts.append(llama_cpp.llama_sampler_init_top_p(config.top_p, 1))
         if config.min_p > 0.0:
             parts.append(llama_cpp.llama_sampler_init_min_p(config.min_p, 1))
-        temperature = max(config.temperature, _MIN_TEMPERATURE)
+        temperature = max(config.temperature, MIN_TEMPERATURE)
         parts.append(llama_cpp.llama_sampler_init_temp(temperature))
         parts.append(llama_cpp.llama_sampler_init_dist(self.seed))
         return parts

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.backend.batch import BatchWriter
-from racer_local.backend.kv import KvCache
+from racer_local.backend.kv import KV_TYPES, KvCache
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import (
     AbortFlag,
@@ -20,7 +20,7 @@ from racer_local.backend.native import (
     physical_cores,
 )
 from racer_local.backend.sampler import Sampler
-from racer_local.config import KvType, ModelConfig, SamplingConfig
+from racer_local.config import KvType, ModelConfig, SamplingConfig, choose_n_ctx
 from racer_local.errors import (
     ClosedError,
     DecodeError,
@@ -33,15 +33,9 @@ from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
 
 __all__ = ["LlamaTarget", "prompt_rows"]
 
-_DEFAULT_N_CTX = 4096
 _MAX_UBATCH = 512
 # Logits of a prompt chunk; more rows than fit are read from its end.
 _PROMPT_LOGITS_BYTES = 64 * 2**20
-_KV_TYPES = {
-    "f32": llama_cpp.GGML_TYPE_F32,
-    "f16": llama_cpp.GGML_TYPE_F16,
-    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
-}
 _FLASH_ATTN_ON = 1
 _FLASH_ATTN_AUTO = -1
 
@@ -114,16 +108,13 @@ class LlamaTarget:
 
     def _choose_n_ctx(self, config: ModelConfig) -> int:
         n_train = self.model.n_ctx_train
-        if config.n_ctx is None:
-            return min(_DEFAULT_N_CTX, n_train) if n_train > 0 else _DEFAULT_N_CTX
-        if config.n_ctx == 0:
-            return n_train or _DEFAULT_N_CTX
-        if 0 < n_train < config.n_ctx:
+        n_ctx = choose_n_ctx(config.n_ctx, n_train)
+        if 0 < n_train < n_ctx:
             self.notices.append(
-                f"the context of {config.n_ctx} tokens is longer than the {n_train} this model "
+                f"the context of {n_ctx} tokens is longer than the {n_train} this model "
                 "was trained with; expect poor text beyond that"
             )
-        return config.n_ctx
+        return n_ctx
 
     def _kv_choices(self, config: ModelConfig) -> list[tuple[KvType, int]]:
         """List KV types with kinds of flash attention, the best one first."""
@@ -153,7 +144,7 @@ class LlamaTarget:
         clear_native_errors()
         for kv_type, flash_attention in self._kv_choices(config):
             self.kv_type: KvType = kv_type
-            params.type_k = params.type_v = _KV_TYPES[kv_type]
+            params.type_k = params.type_v = KV_TYPES[kv_type]
             params.flash_attn_type = flash_attention
             handle = llama_cpp.llama_init_from_model(self.model.handle, params)
             if handle:

@@ -21,6 +21,7 @@ from racer_local.config import (
 
 __all__ = [
     "book_options",
+    "device_options",
     "draft_config",
     "draft_options",
     "generation_config",
@@ -84,6 +85,21 @@ def book_options(function: _F) -> _F:
     )(function)
 
 
+def device_options(function: _F) -> _F:
+    """Add the options that say where a model is computed."""
+    return _all(
+        click.option("--threads", type=int, help="Threads.  [default: the physical cores]"),
+        click.option(
+            "--device",
+            type=click.Choice(get_args(Device)),
+            default="auto",
+            show_default=True,
+            help="Where to compute.",
+        ),
+        click.option("--gpu-layers", type=int, help="Layers on the GPU.  [default: all]"),
+    )(function)
+
+
 def model_options(function: _F) -> _F:
     """Add the options that say which model to open and how."""
     return _all(
@@ -99,15 +115,7 @@ def model_options(function: _F) -> _F:
             type=int,
             help="Context size in tokens; 0 takes the model's own.  [default: at most 4096]",
         ),
-        click.option("--threads", type=int, help="Threads.  [default: the physical cores]"),
-        click.option(
-            "--device",
-            type=click.Choice(get_args(Device)),
-            default="auto",
-            show_default=True,
-            help="Where to compute.",
-        ),
-        click.option("--gpu-layers", type=int, help="Layers on the GPU.  [default: all]"),
+        device_options,
         click.option(
             "--kv-type",
             type=click.Choice(get_args(KvType)),

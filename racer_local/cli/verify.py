@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from racer_local.cli.options import model_config
+from racer_local.cli.options import device_options, model_config
 from racer_local.cli.progress import Progress
-from racer_local.config import Device, DraftConfig
+from racer_local.config import DraftConfig
 
 if TYPE_CHECKING:
     from racer_local.text_model import TextModel
@@ -24,15 +24,7 @@ __all__ = ["command"]
 @click.option("--quick", is_flag=True, help="Fewer prompts and contexts: under a minute.")
 @click.option("--full", is_flag=True, help="100 prompts of 256 tokens, long contexts: hours.")
 @click.option("--ctx", type=int, help="Context size in tokens.  [default: at most 4096]")
-@click.option("--threads", type=int, help="Threads.  [default: the physical cores]")
-@click.option(
-    "--device",
-    type=click.Choice(get_args(Device)),
-    default="auto",
-    show_default=True,
-    help="Where to compute.",
-)
-@click.option("--gpu-layers", type=int, help="Layers on the GPU.  [default: all]")
+@device_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
 def command(**options: Any) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from racer_local.cli.options import model_config
+from racer_local.cli.options import device_options, model_config
 from racer_local.cli.progress import Progress
-from racer_local.config import Device, DraftConfig
+from racer_local.config import DraftConfig
 from racer_local.errors import ConfigError
 
 __all__ = ["command"]
@@ -23,15 +23,7 @@ __all__ = ["command"]
 @click.option(
     "--max-tokens", "-n", type=int, default=128, show_default=True, help="Most tokens per answer."
 )
-@click.option("--threads", type=int, help="Threads.  [default: the physical cores]")
-@click.option(
-    "--device",
-    type=click.Choice(get_args(Device)),
-    default="auto",
-    show_default=True,
-    help="Where to compute.",
-)
-@click.option("--gpu-layers", type=int, help="Layers on the GPU.  [default: all]")
+@device_options
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
 def command(**options: Any) -> int:
     """Learn how a model likes to go on, from bundled public prompts; once per model.

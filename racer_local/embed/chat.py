@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 import llama_cpp
 from llama_cpp.llama_grammar import JSON_GBNF
 
+from racer_local.backend.chat import TEMPLATE_ERRORS
 from racer_local.errors import ContextFullError
 
 __all__ = [
+    "TEMPLATE_ERRORS",
     "Message",
     "Shortened",
     "chat_request",

@@ -6,26 +6,13 @@ from collections.abc import Sequence
 
 import llama_cpp
 
+from racer_local.backend.chat import MAX_TEMPLATE_CHARS
+from racer_local.backend.kv import KV_TYPES
 from racer_local.config import DraftConfig, KvType, ModelConfig
 from racer_local.embed.llama import RacerLlama
 from racer_local.errors import ModelLoadError
 
-__all__ = ["context_size", "open_llama"]
-
-_USUAL_CTX = 4096
-_MAX_TEMPLATE_CHARS = 256 * 1024
-_KV_TYPES: dict[KvType, int] = {
-    "f16": llama_cpp.GGML_TYPE_F16,
-    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
-    "f32": llama_cpp.GGML_TYPE_F32,
-}
-
-
-def context_size(asked: int | None, trained: int | None) -> int:
-    """Return the context to open: what is asked for, or the model's own up to the usual one."""
-    if asked == 0:
-        return trained or _USUAL_CTX
-    return asked or min(trained or _USUAL_CTX, _USUAL_CTX)
+__all__ = ["open_llama"]
 
 
 def open_llama(
@@ -63,7 +50,7 @@ def _open(
     n_gpu_layers: int | None,
     kv_type: KvType | None,
 ) -> RacerLlama:
-    number = None if kv_type is None else _KV_TYPES[kv_type]
+    number = None if kv_type is None else KV_TYPES[kv_type]
     llama = RacerLlama(
         str(config.path),
         draft=draft,
@@ -77,7 +64,7 @@ def _open(
         type_v=number,
     )
     template = llama.metadata.get("tokenizer.chat_template", "")
-    if len(template) > _MAX_TEMPLATE_CHARS:
+    if len(template) > MAX_TEMPLATE_CHARS:
         llama.close()
         raise ModelLoadError(
             f"the model's chat template has {len(template)} characters; that cannot be right"

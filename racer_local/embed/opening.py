@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import llama_cpp
 from llama_cpp import _internals as internals
 from llama_cpp import llama_chat_format
 
 from racer_local.backend.adopted import amend_context_params
+from racer_local.backend.kv import KV_TYPES
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import clear_native_errors, last_native_error, physical_cores
 from racer_local.book_store import load_shelf
@@ -33,10 +34,7 @@ from racer_local.native_check import extra_buffers_are_safe
 __all__ = ["OpeningLlama"]
 
 _loading = threading.Lock()
-_KV_NAMES: dict[int, Literal["f16", "q8_0", "f32"]] = {
-    llama_cpp.GGML_TYPE_F32: "f32",
-    llama_cpp.GGML_TYPE_Q8_0: "q8_0",
-}
+_KV_NAMES = {number: name for name, number in KV_TYPES.items()}
 _VISION = tuple(
     handler
     for name in ("Llava15ChatHandler", "MTMDChatHandler")

@@ -7,10 +7,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
-
 from racer_local.config import SamplingConfig
-from racer_local.embed.chat import chat_request
+from racer_local.embed.chat import TEMPLATE_ERRORS, chat_request
 from racer_local.embed.llama import RacerLlama
 from racer_local.errors import ContextFullError
 from racer_local.server.faults import ApiError
@@ -38,15 +36,6 @@ _SAMPLING = (
     "presence_penalty",
     "frequency_penalty",
     "repeat_penalty",
-)
-# What a template can raise from inside the sandbox, whatever it does.
-_TEMPLATE_ERRORS = (
-    TemplateError,
-    ArithmeticError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
 )
 _TOOLS_HEAD = (
     "You can call these functions. To call one, answer with a JSON object of its name and its "
@@ -272,7 +261,7 @@ def _rendered(
         raise
     except TooSlowError:
         message = f"the model's chat template took more than {config.template_s:g} s"
-    except _TEMPLATE_ERRORS as error:
+    except TEMPLATE_ERRORS as error:
         message = f"the model's chat template refuses this conversation: {error}"
     raise ApiError(400, message, code="invalid_conversation", param="messages")
 

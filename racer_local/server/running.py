@@ -6,8 +6,8 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 
-from racer_local.config import DraftConfig, ModelConfig
-from racer_local.embed.from_config import context_size, open_llama
+from racer_local.config import DraftConfig, ModelConfig, choose_n_ctx
+from racer_local.embed.from_config import open_llama
 from racer_local.errors import ModelLoadError, RacerError
 from racer_local.gguf_header import inspect_gguf
 from racer_local.server.app import make_server_app
@@ -48,7 +48,7 @@ def run_server(
     """
     header = inspect_gguf(model.path)
     trained = header.context_length
-    n_ctx = context_size(model.n_ctx, trained)
+    n_ctx = choose_n_ctx(model.n_ctx, trained or 0)
     failed = threading.Event()
     has_told: list[bool] = []
 

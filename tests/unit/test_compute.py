@@ -67,7 +67,7 @@ def test_an_interrupted_caller_stops_the_work_and_waits_for_its_end(
     compute = ComputeThread()
     stop = threading.Event()
     ended: list[bool] = []
-    real = racer_local.compute._wait
+    real = racer_local.compute.wait_for
     answers = iter([KeyboardInterrupt])
 
     def wait(future: object) -> object:
@@ -79,7 +79,7 @@ def test_an_interrupted_caller_stops_the_work_and_waits_for_its_end(
         stop.wait()
         ended.append(True)
 
-    monkeypatch.setattr(racer_local.compute, "_wait", wait)
+    monkeypatch.setattr(racer_local.compute, "wait_for", wait)
     with pytest.raises(KeyboardInterrupt):
         compute.run(work, stop.set)
     assert ended == [True]

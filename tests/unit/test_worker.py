@@ -63,6 +63,6 @@ def test_an_interrupted_call_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -
         started.wait()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("racer_local.worker._wait", interrupt)
+    monkeypatch.setattr("racer_local.worker.wait_for", interrupt)
     with Worker() as worker, pytest.raises(KeyboardInterrupt):
         worker.call(work)
