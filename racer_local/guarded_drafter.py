@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.config import DraftMemory
-from racer_local.drafting.base import Drafter, Rows, StepObserver, StepOutcome
+from racer_local.drafting.base import Drafter, RowChooser, Rows, StepObserver, StepOutcome
 from racer_local.stats import Stats
 from racer_local.topk import top_k
 from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
@@ -41,6 +41,7 @@ class GuardedDrafter:
         """Take over a drafter; it starts with no text."""
         self._drafter = drafter
         self._observer = drafter if isinstance(drafter, StepObserver) else None
+        self._chooser = drafter if isinstance(drafter, RowChooser) else None
         self.mode = mode if budget else "off"
         self.budget = budget
         self._is_on = budget > 0
@@ -155,7 +156,7 @@ class GuardedDrafter:
         started = perf_counter()
         rows: Rows | None = None
         if self.row_width:
-            rows = Rows(np.asarray(nodes, np.int32), *top_k(logits, self.row_width))
+            rows = self._read_rows(path, nodes, logits)
         outcome = StepOutcome(tree, path, next_token, rows)
         self._known.extend(tree.tokens[node] for node in path[1:])
         self._known.append(next_token)
@@ -164,6 +165,17 @@ class GuardedDrafter:
         self._overhead_s += (seconds := perf_counter() - started)
         self._stats.learn_s += seconds
         return outcome
+
+    def _read_rows(
+        self, path: Sequence[NodeId], nodes: Sequence[NodeId], logits: NDArray[np.float32]
+    ) -> Rows | None:
+        if self._chooser is None:
+            return Rows(np.asarray(nodes, np.int32), *top_k(logits, self.row_width))
+        with self._survive():
+            useful = self._chooser.useful_nodes(path)
+            places = [nodes.index(node) for node in useful]
+            return Rows(np.asarray(useful, np.int32), *top_k(logits, self.row_width, places))
+        return None
 
     @contextmanager
     def _survive(self) -> Iterator[None]:

@@ -1,12 +1,16 @@
-"""The k likeliest tokens of logits rows, exactly and without sorting a row. Layer: pure.
+"""The k likeliest tokens of logits rows, without sorting a row. Layer: pure.
 
 A vocabulary has 49,000 to 262,000 tokens and a decode step reads a handful of rows, so this is
-most of what learning costs. Two passes keep it cheap: the k-th largest of many group maxima is
-a lower bound of the k-th largest logit, so one comparison leaves a few dozen candidates.
+most of what learning costs. The k largest logits lie in the k groups with the largest maxima, so
+one pass over the row leaves a few hundred candidates. A decode step has swept the caches: what
+counts is how much code and memory is touched, not how many numbers are compared. Hence few and
+plain array operations, and Python's own lists for the last handful of numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import exp, isfinite
 from typing import TypeAlias
 
 import numpy as np
@@ -19,81 +23,96 @@ _Ids: TypeAlias = NDArray[np.int32]
 
 # Elements per group. Group j holds elements j, j + n_groups, j + 2 * n_groups, ...: maxima of
 # such strided groups are sums over whole rows of a matrix, three times faster than of blocks.
-_GROUP = 256
-# Elements whose exponentials are summed at once: 256 KiB of scratch stay in the L2 cache.
-_CHUNK = 65_536
+_GROUP = 32
+# Elements whose exponentials are summed at once: 64 KiB, which the allocator keeps at hand; larger
+# blocks may be fresh pages every time.
+_CHUNK = 16_384
 # With the largest logit in this range exp() neither overflows nor loses terms that matter (those
 # within 67 of it), so the pass that subtracts the maximum can be left out.
 _SAFE_LOW, _SAFE_HIGH = -20.0, 60.0
 
 
-def top_k(logits: _Floats, k: int) -> tuple[_Ids, _Floats]:
+def top_k(logits: _Floats, k: int, places: Sequence[int] | None = None) -> tuple[_Ids, _Floats]:
     """Find the k likeliest tokens of every row, and their softmax probabilities.
 
-    Exact, ties included: among equal logits the lower id comes first, as with ``argmax``. NaN
-    counts as minus infinity; infinite logits share the probability of the row; a row without
-    any finite logit has probabilities of 0.
+    Among equal logits the lower id comes first; which of those that tie with the k-th are left
+    out is not defined. NaN counts as minus infinity; infinite logits share the probability of the
+    row; a row without any finite logit has probabilities of 0.
 
     Args:
         logits: float32 [n_rows, n_vocab]; only read, so it may be a view of foreign memory.
         k: how many tokens; more than ``n_vocab`` gives ``n_vocab``.
+        places: the rows that are wanted, in this order; None for all.
 
     Returns:
-        ids int32 [n_rows, k], likeliest first, and probs float32 [n_rows, k].
+        For each wanted row ids int32 [n, k], likeliest first, and probs float32 [n, k].
 
     Raises:
         ValueError: if ``logits`` has not two dimensions or ``k`` is negative.
     """
     if logits.ndim != 2 or k < 0:
         raise ValueError(f"logits have shape {logits.shape} and k is {k}; need two axes and k >= 0")
-    n_rows, n_vocab = logits.shape
+    n_vocab = logits.shape[1]
     k = min(k, n_vocab)
-    ids = np.zeros((n_rows, k), dtype=np.int32)
-    probs = np.zeros((n_rows, k), dtype=np.float32)
+    places = range(len(logits)) if places is None else places
+    ids = np.zeros((len(places), k), dtype=np.int32)
+    probs = np.zeros((len(places), k), dtype=np.float32)
     if k == 0:
         return ids, probs
     scratch = np.empty(min(n_vocab, _CHUNK), dtype=np.float32)
-    for i in range(n_rows):
-        row = logits[i]
-        if not _fill(row, ids[i], probs[i], scratch):
+    for i, place in enumerate(places):
+        found = _row_top_k(logits[place], k, scratch)
+        if found is None:
             lowest, highest = np.float32(-np.inf), np.finfo(np.float32).max
-            clean = np.nan_to_num(row, nan=lowest, posinf=highest, neginf=lowest)
-            _fill(clean, ids[i], probs[i], scratch)
+            clean = np.nan_to_num(logits[place], nan=lowest, posinf=highest, neginf=lowest)
+            found = _row_top_k(clean, k, scratch)
+        if found is None:
+            ids[i] = range(k)
+        else:
+            ids[i], probs[i] = found
     return ids, probs
 
 
-def _fill(row: _Floats, ids: _Ids, probs: _Floats, scratch: _Floats) -> bool:
-    """Fill ``ids`` and ``probs`` for one row; False if the row has to be cleaned first."""
-    k = len(ids)
-    candidates = _candidates(row, k)
-    values = row[candidates]
-    order = (-values).argsort(kind="stable")[:k]
-    if len(order) < k:
-        return False
-    ids[:] = candidates[order]
-    best = values[order]
-    top = float(best[0])
-    if not np.isfinite(top):
-        return False
+def _row_top_k(row: _Floats, k: int, scratch: _Floats) -> tuple[list[int], list[float]] | None:
+    """Find ids and probabilities of one row; None if it has to be cleaned first."""
+    best = _largest(row, k)
+    top = -best[0][0]
+    # NaN counts as largest in numpy and compares false to all in Python: any of them is looked for.
+    if not isfinite(top) or any(value != value for value, _ in best):
+        return None
     shift = 0.0 if _SAFE_LOW <= top <= _SAFE_HIGH else top
     total = _sum_exp(row, shift, scratch)
-    if not np.isfinite(total):
-        return False
-    probs[:] = np.exp(best.astype(np.float64) - shift) / total
-    return True
+    if not isfinite(total):
+        return None
+    return [token for _, token in best], [exp(-value - shift) / total for value, _ in best]
 
 
-def _candidates(row: _Floats, k: int) -> NDArray[np.intp]:
-    """Indices, ascending, that include the k largest elements and all that tie with them."""
+def _largest(row: _Floats, k: int) -> list[tuple[float, int]]:
+    """The k largest elements as (minus element, index), largest first."""
     n_groups = len(row) // _GROUP
     if n_groups <= k:
-        return np.arange(len(row))
-    # Elements after the last full group need no maximum: without them the bound is still low
-    # enough, and the comparison looks at the whole row.
-    maxima = row[: n_groups * _GROUP].reshape(_GROUP, n_groups).max(axis=0)
-    maxima.partition(n_groups - k)
-    found: NDArray[np.intp] = (row >= maxima[n_groups - k]).nonzero()[0]
-    return found
+        return sorted(_some_largest(row, k))
+    n_grouped = n_groups * _GROUP
+    grouped = row[:n_grouped].reshape(_GROUP, n_groups)
+    groups = grouped.max(axis=0).argpartition(n_groups - k)[n_groups - k :]
+    firsts = groups.tolist()
+    best = [
+        (negative, place // k * n_groups + firsts[place % k])
+        for negative, place in _some_largest(grouped[:, groups].ravel(), k)
+    ]
+    if n_grouped < len(row):
+        rest = _some_largest(row[n_grouped:], k)
+        best += [(negative, n_grouped + place) for negative, place in rest]
+    best.sort()
+    return best[:k]
+
+
+def _some_largest(values: _Floats, k: int) -> list[tuple[float, int]]:
+    """The k largest elements, or all if there are fewer, in any order."""
+    n = len(values)
+    places = values.argpartition(n - k)[n - k :] if n > k else np.arange(n)
+    negatives = [-value for value in values[places].tolist()]
+    return list(zip(negatives, places.tolist(), strict=True))
 
 
 def _sum_exp(row: _Floats, shift: float, scratch: _Floats) -> float:

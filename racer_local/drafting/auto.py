@@ -323,6 +323,10 @@ class AutoDrafter:
         self.cost.observe(n_tokens, n_context, seconds)
         self._step_time = seconds, overhead_s
 
+    def useful_nodes(self, path: Sequence[NodeId]) -> Sequence[NodeId]:
+        """Want rows of the accepted path: a rejected node's gains less than reading it costs."""
+        return path
+
     def accept(self, outcome: StepOutcome) -> None:
         """Learn from a step, then append the accepted tokens and the next one."""
         tree, path = outcome.tree, outcome.path

@@ -103,3 +103,15 @@ class StepObserver(Protocol):
             seconds: time of the target's pass.
             overhead_s: time spent on drafting and learning since the step before.
         """
+
+
+@runtime_checkable
+class RowChooser(Protocol):
+    """A drafter that does not want the rows of all decoded nodes; reading one costs time."""
+
+    def useful_nodes(self, path: Sequence[NodeId]) -> Sequence[NodeId]:
+        """Say whose rows are worth reading; called before ``accept``.
+
+        Args:
+            path: the accepted nodes from the root down, the root included.
+        """
