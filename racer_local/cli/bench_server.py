@@ -1,6 +1,6 @@
 """Measure what HTTP adds to the engine's own times.
 
-    python -m racer_local.cli.bench_server [--model NAME] [--rounds N] [--max-tokens N] [--draft MODE]
+    python -m racer_local.cli.bench_server [--model NAME] [--rounds N] [--max-tokens N] [--draft M]
 
 One process serves a model and another one asks, as in real use. The same questions are answered
 greedily by the engine alone (on its thread, token ids only), by ``RacerLlama.stream_events`` and
@@ -22,7 +22,7 @@ from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig
@@ -34,6 +34,7 @@ __all__ = ["Measured", "main", "summary"]
 
 _MODEL = "smollm2-135m-instruct"
 _N_CTX = 2048
+_PAUSE_S = 0.05
 _WAYS = ("engine", "library", "http")
 _CHAT = "/v1/chat/completions"
 
@@ -84,7 +85,7 @@ class _Bench:
         self._core = llama._require_core()
         self._client = client
         self._n_tokens = n_tokens
-        self._options = {"max_tokens": n_tokens, "temperature": 0.0}
+        self._options: dict[str, Any] = {"max_tokens": n_tokens, "temperature": 0.0}
 
     def _tokens(self, messages: list[dict[str, str]]) -> list[int]:
         from racer_local.embed.chat import chat_request
@@ -116,6 +117,8 @@ class _Bench:
         """Answer a conversation whose prompt is in the cache."""
         tokens = self._tokens(messages)
         self._core.compute.run(lambda: self._prepare(tokens))
+        # As between two questions of a person: nobody finds threads that are still awake.
+        sleep(_PAUSE_S)
         if way == "engine":
             return self._core.compute.run(lambda: self._generate(tokens, self._n_tokens))
         if way == "library":
@@ -135,7 +138,7 @@ class _Bench:
         first = 0.0
         text = ""
         n = 0
-        for event in self._llama.stream_events(messages, **self._options):
+        for event in self._llama.stream_events(messages, ahead=True, **self._options):
             first = first or perf_counter()
             n += event.token is not None
             text += event.text

@@ -46,9 +46,7 @@ def bodies() -> list[dict[str, Any]]:
     roles = ("user", "assistant")
     return [
         {
-            "messages": [
-                {"role": roles[i % 2], "content": text} for i, text in enumerate(texts)
-            ],
+            "messages": [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)],
             "max_tokens": 16 + 3 * n,
             "temperature": 0,
         }
