@@ -124,12 +124,17 @@ class TokenStream(Closing, Iterator[TokenEvent]):
     def close(self) -> None:
         """End it; tokens that nobody took leave the cache again."""
         self._call.watch(None)
-        if self._next is not None:
-            step, self._next = self._next, None
-            # Whatever it gave is not wanted, its error included.
-            self._generation.cancel()
-            with contextlib.suppress(Exception):
-                self._compute.result(step)
+        try:
+            if self._next is not None:
+                step, self._next = self._next, None
+                # Whatever it gave is not wanted, its error included.
+                self._generation.cancel()
+                with contextlib.suppress(Exception):
+                    self._compute.result(step)
+        finally:
+            self._take_back()
+
+    def _take_back(self) -> None:
         if self._ready or not self._is_over:
             self._ready.clear()
             # While Python shuts down nothing has to be put in order any more.
