@@ -76,22 +76,38 @@ class ComputeThread:
         """
         if self.is_current:
             return function()
+        future = self.begin(function)
+        try:
+            return self.result(future, on_interrupt)
+        finally:
+            # An exception refers to this frame; the frame must not refer to the exception.
+            del future
+
+    def begin(self, function: Callable[[], _T]) -> Future[_T]:
+        """Have ``function`` called on the thread; ``result`` waits for it. From other threads.
+
+        Raises:
+            ClosedError: the interpreter is shutting down.
+        """
         if self._is_closed:
             raise ClosedError("Python is shutting down; nothing can be computed any more")
         job = _Job(function)
         self._jobs.put(job)
+        return job.future
+
+    def result(self, future: Future[_T], on_interrupt: Callable[[], None] | None = None) -> _T:
+        """Return or raise what came of a call; see ``run``."""
         try:
-            return wait_for(job.future)
+            return wait_for(future)
         except BaseException:
-            if not job.future.done():
+            if not future.done():
                 if on_interrupt is not None:
                     on_interrupt()
                 with contextlib.suppress(BaseException):
-                    wait_for(job.future)
+                    wait_for(future)
             raise
         finally:
-            # An exception refers to this frame; the frame must not refer to the exception.
-            del job
+            del future
 
     @property
     def is_current(self) -> bool:

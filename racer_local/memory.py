@@ -1,7 +1,8 @@
 """Will a model fit into memory? Worked out from its header, before anything is loaded.
 
 An estimate for the processor's memory, a little on the high side. Where a part of it would lie on
-a graphics card with memory of its own, nothing is claimed. Layer: files (psutil, no llama_cpp).
+a graphics card with memory of its own, only that card's memory is judged, and only if all layers
+go there and llama.cpp tells how much of it is free. Layer: files (psutil, no llama_cpp).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from racer_local.config import DEFAULT_N_CTX, ModelConfig, choose_n_ctx
+from racer_local.config import DEFAULT_N_CTX, KvType, ModelConfig, choose_n_ctx
 from racer_local.errors import ModelLoadError
 from racer_local.gguf_header import GgufInfo, inspect_gguf
 from racer_local.gguf_reader import Scalar, quoted
@@ -21,10 +22,14 @@ __all__ = [
     "available_bytes",
     "context_size",
     "estimate_memory",
+    "expected_kv_type",
+    "has_own_gpu_memory",
     "largest_context",
     "require_memory",
 ]
 
+# Elements of a head that q8_0 stores together.
+_KV_BLOCK = 32
 _BYTES_PER_ELEMENT = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 # Python, llama.cpp and what drafting keeps.
 _PROGRAM_BYTES = 128 << 20
@@ -70,16 +75,35 @@ def context_size(info: GgufInfo, n_ctx: int | None) -> int:
     return choose_n_ctx(n_ctx, info.context_length or 0)
 
 
-def estimate_memory(info: GgufInfo, n_ctx: int, kv_type: str = "f16") -> MemoryEstimate:
+def expected_kv_type(info: GgufInfo, config: ModelConfig) -> KvType:
+    """Return the element type that the KV cache will have; see ``ModelConfig.kv_type``."""
+    if config.kv_type is not None:
+        return config.kv_type
+    if config.exact:
+        return "q8_0"
+    if _uses_gpu(config) and gpu_backends():
+        return "f16"
+    keys, values = _head_sizes(_Counts(info.metadata, info.arch))
+    return "f16" if keys % _KV_BLOCK or values % _KV_BLOCK else "q8_0"
+
+
+def _uses_gpu(config: ModelConfig) -> bool:
+    return config.device != "cpu" and config.n_gpu_layers != 0
+
+
+def has_own_gpu_memory(config: ModelConfig) -> bool:
+    """Whether a part of the model would lie on a card whose memory is not the processor's."""
+    return _uses_gpu(config) and bool(gpu_backends() - {"metal"})
+
+
+def estimate_memory(info: GgufInfo, n_ctx: int, kv_type: KvType) -> MemoryEstimate:
     """Estimate what a model with a context of ``n_ctx`` tokens needs."""
     count = _Counts(info.metadata, info.arch)
     n_embd = count.of("embedding_length", 0)
     n_head = count.of("attention.head_count", 0)
     # Given layer by layer it is not kept; then every layer counts as if it had all heads.
     n_head_kv = count.of("attention.head_count_kv", n_head)
-    head = n_embd // n_head if n_head else 0
-    per_head = count.of("attention.key_length", head) + count.of("attention.value_length", head)
-    elements = count.of("block_count", 0) * n_head_kv * per_head
+    elements = count.of("block_count", 0) * n_head_kv * sum(_head_sizes(count))
     n_vocab = info.n_vocab or 0
     n_ff = count.of("feed_forward_length", 4 * n_embd)
     n_rows = min(_UBATCH, max(n_ctx, 1))
@@ -107,7 +131,14 @@ class _Counts:
         return value if is_count and 0 < value < 2**31 else default  # type: ignore[operator,return-value]  # checked by is_count
 
 
-def largest_context(info: GgufInfo, free_bytes: int, kv_type: str = "f16") -> int:
+def _head_sizes(count: _Counts) -> tuple[int, int]:
+    """Return the elements of a head's key and value."""
+    n_head = count.of("attention.head_count", 0)
+    head = count.of("embedding_length", 0) // n_head if n_head else 0
+    return count.of("attention.key_length", head), count.of("attention.value_length", head)
+
+
+def largest_context(info: GgufInfo, free_bytes: int, kv_type: KvType) -> int:
     """Return the largest context that fits, in steps of 1,024 tokens and at most the trained one.
 
     0 means that none does.
@@ -154,32 +185,45 @@ def _cached_bytes(stat: Path) -> int:
         return 0
 
 
-def require_memory(config: ModelConfig, free_bytes: int | None = None) -> None:
+def require_memory(
+    config: ModelConfig, free_bytes: int | None = None, gpu_bytes: int | None = None
+) -> None:
     """Refuse a model that would make the machine swap or kill the program.
 
     Args:
         config: what is about to be opened.
         free_bytes: memory to be had; None looks.
+        gpu_bytes: memory to be had on cards that have their own; None is not known.
 
     Raises:
         ModelLoadError: it does not fit; with the figures and what would fit. Also for a file that
             is no sound model.
     """
     info = inspect_gguf(config.path)
-    uses_gpu = config.device != "cpu" and config.n_gpu_layers != 0
-    if uses_gpu and gpu_backends() - {"metal"}:
+    kv_type = expected_kv_type(info, config)
+    estimate = estimate_memory(info, context_size(info, config.n_ctx), kv_type)
+    name = quoted(config.path.name)
+    if has_own_gpu_memory(config):
+        # What a part of the layers needs is llama.cpp's business.
+        takes_all = config.n_gpu_layers in (None, -1)
+        needed = estimate.weights + estimate.context
+        if takes_all and gpu_bytes is not None and needed > gpu_bytes:
+            raise ModelLoadError(
+                f"{name} needs {estimate.describe()}, but {gpu_bytes / 1e9:.1f} GB are free on the "
+                "graphics card; put fewer layers there (--gpu-layers), take a smaller context "
+                "(--ctx), or --device cpu; --no-memory-check tries all the same"
+            )
         return
-    estimate = estimate_memory(info, context_size(info, config.n_ctx), config.kv_type or "f16")
     free = available_bytes() if free_bytes is None else free_bytes
     if estimate.total <= free:
         return
-    fitting = largest_context(info, free, config.kv_type or "f16")
+    fitting = largest_context(info, free, kv_type)
     advice = (
         f"a context of {fitting:,} tokens would fit (--ctx {fitting})"
         if 0 < fitting < estimate.n_ctx
         else "take a smaller quantization or a smaller model, or close other programs"
     )
     raise ModelLoadError(
-        f"{quoted(config.path.name)} needs {estimate.describe()}, but {free / 1e9:.1f} GB are "
+        f"{name} needs {estimate.describe()}, but {free / 1e9:.1f} GB are "
         f"free; {advice}; --no-memory-check tries all the same"
     )

@@ -297,6 +297,11 @@ class LlamaTarget:
                 self._states.put(self.tokens, state)
 
     @property
+    def can_rewind(self) -> bool:
+        """Whether the text can be shortened by some of its tokens."""
+        return self._can_rewind
+
+    @property
     def max_states(self) -> int:
         """How many texts besides the one in the cache it can keep saved."""
         return self._states.max_states if self._states.max_bytes else 0

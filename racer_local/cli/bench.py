@@ -206,7 +206,9 @@ def _record(plan: _Plan, options: dict[str, Any]) -> int:
 def _measure(plan: _Plan, options: dict[str, Any]) -> int:
     from racer_local.bench.contest import tree_size
     from racer_local.bench.runner import Race
+    from racer_local.bench.startup import measure_startup
 
+    startup = measure_startup()
     started = time.monotonic()
     is_stopped = False
     with (
@@ -241,6 +243,7 @@ def _measure(plan: _Plan, options: dict[str, Any]) -> int:
             "dropped": race.dropped,
             "is_complete": not is_stopped,
             "notices": model.notices,
+            "startup_s": startup,
         }
         header = model.model.header
     settings["wall_s"] = time.monotonic() - started
@@ -290,6 +293,7 @@ def _contestants(
 def _report(race: Race, settings: dict[str, Any], header: Any, options: dict[str, Any]) -> None:
     from racer_local.bench.machine import describe_machine, describe_model
     from racer_local.bench.report import summarize, table
+    from racer_local.bench.startup import startup_line
 
     modes = summarize(race.rounds, settings["contestants"])
     for name, reason in race.dropped.items():
@@ -300,6 +304,7 @@ def _report(race: Race, settings: dict[str, Any], header: Any, options: dict[str
     # First what cannot fail: figures of hours must not be lost to a full disk.
     if options["json_path"] != "-":
         click.echo(table(modes))
+        click.echo(f"\n{startup_line(settings['startup_s'])}")
     if options["json_path"] is not None:
         machine, model = describe_machine(), describe_model(header)
         result = {"machine": machine, "model": model, "settings": settings, "modes": modes}

@@ -14,6 +14,7 @@ from racer_local.config import DraftConfig
 
 if TYPE_CHECKING:
     from racer_local.advice import MachineFacts
+    from racer_local.backend.devices import Device
     from racer_local.config import ModelConfig
 
 __all__ = ["command"]
@@ -76,7 +77,7 @@ def command(as_json: bool, **options: Any) -> int:
                    f"{facts.needed_bytes / 1e9:.1f} GB"),
         ("system", f"{machine['system']}, Python {machine['python']}"),
         ("llama.cpp", f"{machine['runtime']}, ggml {machine['ggml'] or 'of an unknown commit'}"),
-        *[("device", f"{d.name}: {d.description} ({d.kind})") for d in found],
+        *[("device", _described(device)) for device in found],
         ("threads", str(n_threads)),
         ("model", str(config.path)),
     ]  # fmt: skip
@@ -94,16 +95,29 @@ def command(as_json: bool, **options: Any) -> int:
     return 0
 
 
+def _described(device: Device) -> str:
+    text = f"{device.name}: {device.description} ({device.kind})"
+    if device.kind == "GPU" and device.total_bytes:
+        text += f", {device.free_bytes / 1e9:.1f} of {device.total_bytes / 1e9:.1f} GB free"
+    return text
+
+
 def _facts(config: ModelConfig) -> tuple[MachineFacts, int]:
     from racer_local.advice import MachineFacts
     from racer_local.backend.native import physical_cores
     from racer_local.gguf_header import inspect_gguf
     from racer_local.machine_state import governor, graphics_cards, is_on_battery
-    from racer_local.memory import available_bytes, context_size, estimate_memory
+    from racer_local.memory import (
+        available_bytes,
+        context_size,
+        estimate_memory,
+        expected_kv_type,
+    )
     from racer_local.native_check import extra_buffers_are_safe, gpu_backends
 
     info = inspect_gguf(config.path)
-    estimate = estimate_memory(info, context_size(info, config.n_ctx), config.kv_type or "f16")
+    kv_type = expected_kv_type(info, config)
+    estimate = estimate_memory(info, context_size(info, config.n_ctx), kv_type)
     n_physical = physical_cores()
     n_threads = config.n_threads or n_physical
     facts = MachineFacts(

@@ -8,7 +8,13 @@ from racer_local.config import ModelConfig
 from racer_local.errors import ConfigError, RacerError
 from racer_local.gguf_header import GgufInfo, inspect_gguf, read_text_value
 from racer_local.gguf_kinds import require_generative
-from racer_local.memory import available_bytes, context_size, estimate_memory, largest_context
+from racer_local.memory import (
+    available_bytes,
+    context_size,
+    estimate_memory,
+    expected_kv_type,
+    largest_context,
+)
 
 __all__ = ["describe", "read_template"]
 
@@ -23,7 +29,13 @@ _RECURRENT = frozenset(
 
 _NO_DRAFTS = "no: its recurrent layers cannot take back what they have read; decoded plainly"
 _NOT_NEEDED = "always: it is decoded plainly"
-_PROBED = "where this machine computes several rows like one: racer-local verify tells"
+_NO_Q8_CACHE = "no: it needs a q8_0 KV cache, which heads of this size cannot have"
+_UNQUANTIZED = "no: llama.cpp computes several rows of unquantized weights unlike one"
+# Rows of a tree that were found to be computed as single ones are, by the weights' type; see
+# docs/lossless.md. Where a model is opened it is tried again.
+_EXACT_ROWS = {"Q4_0": 16, "Q4_1": 16, "Q8_0": 16}
+_EXACT_ROWS_K = 3
+_PROBED = "not known for this quantization: --exact tries it when the model is opened"
 
 
 def describe(config: ModelConfig) -> list[tuple[str, str]]:
@@ -48,18 +60,34 @@ def describe(config: ModelConfig) -> list[tuple[str, str]]:
         require_generative(info)
     except RacerError as error:
         return [*rows, ("cannot be used", str(error))]
-    estimate = estimate_memory(info, context_size(info, config.n_ctx))
+    kv_type = expected_kv_type(info, config)
+    estimate = estimate_memory(info, context_size(info, config.n_ctx), kv_type)
     free = available_bytes()
+    rows.append(("KV cache", kv_type))
     rows.append(("memory", estimate.describe()))
     fits = "it fits" if estimate.total <= free else "it does not fit"
-    largest = largest_context(info, free)
+    largest = largest_context(info, free, kv_type)
     rows.append(
         ("free here", f"{free / 1e9:.1f} GB: {fits}; the largest context is {largest:,} tokens")
     )
     is_recurrent = info.arch in _RECURRENT
     rows.append(("tree drafting", _NO_DRAFTS if is_recurrent else "yes"))
-    rows.append(("exact mode", _NOT_NEEDED if is_recurrent else _PROBED))
+    rows.append(("exact mode", _NOT_NEEDED if is_recurrent else _exactness(info)))
     return rows
+
+
+def _exactness(info: GgufInfo) -> str:
+    """Say whether ``--exact`` can draft, from what was measured of the weights' type."""
+    on_processor = ModelConfig(path=info.path, device="cpu")
+    if expected_kv_type(info, on_processor) != "q8_0":
+        return _NO_Q8_CACHE
+    kind = info.file_type
+    if kind in ("F32", "F16", "BF16"):
+        return _UNQUANTIZED
+    n_rows = _EXACT_ROWS.get(kind) or (_EXACT_ROWS_K if "_K" in kind else 0)
+    if not n_rows:
+        return _PROBED
+    return f"yes: trees of {n_rows} rows on a processor with AVX-512; tried anew on others"
 
 
 def _parts(info: GgufInfo) -> str:

@@ -218,10 +218,18 @@ def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
         exact=options.get("exact", False),
     )
     if not options.get("no_memory_check"):
-        from racer_local.memory import require_memory
+        from racer_local.memory import has_own_gpu_memory, require_memory
 
-        require_memory(config)
+        require_memory(config, gpu_bytes=_gpu_bytes() if has_own_gpu_memory(config) else None)
     return config
+
+
+def _gpu_bytes() -> int | None:
+    """Return the free memory of all graphics cards; None where llama.cpp does not tell."""
+    from racer_local.backend.devices import devices
+
+    free = [device.free_bytes for device in devices() if device.kind == "GPU"]
+    return sum(free) or None
 
 
 def sampling_config(options: dict[str, Any]) -> SamplingConfig:

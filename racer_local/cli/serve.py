@@ -13,13 +13,13 @@ from racer_local.cli.options import draft_config, draft_options, model_config, m
 from racer_local.errors import ConfigError
 from racer_local.web.origins import TrustedNames, require_safe_bind
 
-__all__ = ["command"]
+__all__ = ["SWITCH_INTERVAL_S", "command"]
 
 _PORT = 8642
 _KEY_VARIABLE = "RACER_API_KEY"
 # The event loop has to hand Python back to the threads that decode at once: they ask for it many
 # times in a step, and each time would wait for Python's usual 5 ms.
-_SWITCH_INTERVAL_S = 0.0002
+SWITCH_INTERVAL_S = 0.0002
 
 
 @click.command("serve")
@@ -97,7 +97,7 @@ def command(host: str, port: int, **options: Any) -> int:
     )
     if key is None and options["no_key"]:
         click.echo("warning: everybody who reaches this address can use the model", err=True)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with bind(host, port) as listener:
         model = model_config(options, draft)
         run_server(

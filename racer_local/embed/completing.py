@@ -165,6 +165,8 @@ class CompletingLlama(LowLevelLlama):
         stop: str | Sequence[str] | None,
         criteria: Any = None,
         on_prefill: Callable[[int, int], None] | None = None,
+        *,
+        ahead: bool = False,
     ) -> Answer:
         tokens = completion.tokens
         # An empty prompt is read as BOS, which upstream counts as part of the answer.
@@ -181,6 +183,7 @@ class CompletingLlama(LowLevelLlama):
                 on_prefill=on_prefill or self.on_prefill,
                 on_prompt_rows=completion.prompt_rows_observer,
             ),
+            ahead=ahead,
         )
         self.last_stats = stream.stats
         return Answer(

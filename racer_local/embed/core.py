@@ -106,8 +106,10 @@ class Core:
         chain: ChainConfig,
         limits: GenerationConfig,
         observers: Observers | None = None,
+        *,
+        ahead: bool = False,
     ) -> TokenStream:
-        """Generate what follows ``prompt``; see ``Engine.generate`` for errors."""
+        """Generate what follows ``prompt``; see ``Engine.generate`` and ``TokenStream``."""
         self.require_open()
         observers = observers or Observers()
         sampler = ChainSampler(chain, self.target, prompt)
@@ -121,6 +123,7 @@ class Core:
             limits,
             on_prefill=observers.on_prefill,
             on_prompt_rows=observers.on_prompt_rows,
+            ahead=ahead,
         )
 
     def close(self) -> None:

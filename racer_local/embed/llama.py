@@ -146,6 +146,7 @@ class RacerLlama(CompletingLlama):
         timeout_s: float | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
         handle: CallHandle | None = None,
+        ahead: bool = False,
         **options: Any,
     ) -> Generator[StreamEvent, None, None]:
         """Answer token by token, saying where each one came from.
@@ -155,6 +156,8 @@ class RacerLlama(CompletingLlama):
             timeout_s: how long to wait for a turn; None takes ``wait_timeout_s``.
             on_prefill: is told (tokens read, tokens to read); called on the compute thread.
             handle: cancels this call, from any thread and at any time.
+            ahead: compute the next step while the last one's tokens are being used. Faster, but
+                while events come the cache may hold tokens that did not come yet.
             **options: those of ``create_completion`` or ``create_chat_completion``.
 
         Raises:
@@ -175,7 +178,7 @@ class RacerLlama(CompletingLlama):
             if unknown:
                 raise ConfigError(f"unknown options: {', '.join(unknown)}")
             request = {"prompt": prompt if isinstance(prompt, str) else list(prompt), **options}
-        return self._events(request, n_dropped, timeout_s, on_prefill, handle)
+        return self._events(request, n_dropped, timeout_s, on_prefill, handle, ahead=ahead)
 
     def _events(
         self,
@@ -184,6 +187,8 @@ class RacerLlama(CompletingLlama):
         timeout_s: float | None,
         on_prefill: Callable[[int, int], None] | None,
         handle: CallHandle | None,
+        *,
+        ahead: bool,
     ) -> Generator[StreamEvent, None, None]:
         core = self._require_core()
         with self._call(timeout_s, handle) as call:
@@ -208,6 +213,7 @@ class RacerLlama(CompletingLlama):
                 request.get("stop"),
                 criteria,
                 on_prefill,
+                ahead=ahead,
             ) as answer:
                 note_dropped(answer.stats, n_dropped)
                 for event in answer:

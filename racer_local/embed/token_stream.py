@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +44,13 @@ class TokenStream(Closing, Iterator[TokenEvent]):
         *,
         on_prefill: Callable[[int, int], None] | None = None,
         on_prompt_rows: Callable[[NDArray[np.int32], NDArray[np.float32]], None] | None = None,
+        ahead: bool = False,
     ) -> None:
-        """Prepare; see ``Engine.generate`` for arguments and errors."""
+        """Prepare; see ``Engine.generate`` for arguments and errors.
+
+        With ``ahead`` the next step is computed while the reader is busy with the last one's
+        tokens, and the compute thread need not fall asleep and be woken in between.
+        """
         self.sampler = sampler
         self.n_taken = 0
         self._target = target
@@ -52,6 +58,9 @@ class TokenStream(Closing, Iterator[TokenEvent]):
         self._call = call
         self._n_prompt = len(prompt)
         self._ready: deque[TokenEvent] = deque()
+        # A step that nobody takes has to be taken back.
+        self._goes_ahead = ahead and target.can_rewind
+        self._next: Future[tuple[list[TokenEvent], bool]] | None = None
         self._is_over = False
         self._generation = engine.generate(
             prompt,
@@ -78,18 +87,31 @@ class TokenStream(Closing, Iterator[TokenEvent]):
         """Whether it was cancelled."""
         return self._call.is_cancelled
 
-    def _step(self) -> None:
+    def _step(self) -> tuple[list[TokenEvent], bool]:
+        """Compute a step: its tokens, and whether it was the last one."""
+        events = []
         # The target's own token is the last of its step.
         for event in self._generation:
-            self._ready.append(event)
+            events.append(event)
             if event.source is Source.TARGET:
-                return
-        self._is_over = True
+                return events, False
+        return events, True
+
+    def _take_step(self) -> None:
+        if self._goes_ahead and not self._compute.is_current:
+            step = self._next or self._compute.begin(self._step)
+            self._next = None
+            events, self._is_over = self._compute.result(step, self._generation.cancel)
+            if not self._is_over:
+                self._next = self._compute.begin(self._step)
+        else:
+            events, self._is_over = self._compute.run(self._step, self._generation.cancel)
+        self._ready.extend(events)
 
     def __next__(self) -> TokenEvent:
         """Return the next token."""
         if not self._ready and not self._is_over and not self._call.is_cancelled:
-            self._compute.run(self._step, self._generation.cancel)
+            self._take_step()
         if self._call.is_cancelled:
             # Tokens that were computed ahead are not wanted any more.
             self._ready.clear()
@@ -102,6 +124,17 @@ class TokenStream(Closing, Iterator[TokenEvent]):
     def close(self) -> None:
         """End it; tokens that nobody took leave the cache again."""
         self._call.watch(None)
+        try:
+            if self._next is not None:
+                step, self._next = self._next, None
+                # Whatever it gave is not wanted, its error included.
+                self._generation.cancel()
+                with contextlib.suppress(Exception):
+                    self._compute.result(step)
+        finally:
+            self._take_back()
+
+    def _take_back(self) -> None:
         if self._ready or not self._is_over:
             self._ready.clear()
             # While Python shuts down nothing has to be put in order any more.

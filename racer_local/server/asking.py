@@ -37,6 +37,8 @@ _SAMPLING = (
     "frequency_penalty",
     "repeat_penalty",
 )
+# What a template writes around a message has at least as many tokens.
+_MESSAGE_TOKENS = 2
 _TOOLS_HEAD = (
     "You can call these functions. To call one, answer with a JSON object of its name and its "
     'arguments within tags: <tool_call>{"name": "...", "arguments": {...}}</tool_call>\n'
@@ -78,6 +80,7 @@ def ask_chat(llama: RacerLlama, request: ChatRequest, config: ServeConfig) -> It
         ApiError: the conversation cannot be read by this model.
     """
     _check_size(llama, config, *(message.text for message in request.messages))
+    _check_count(llama, len(request.messages))
     options = _options(request)
     options["logprobs"] = request.n_top is not None
     options["top_logprobs"] = request.n_top
@@ -159,6 +162,27 @@ def _check_size(llama: RacerLlama, config: ServeConfig, *texts: str) -> None:
         raise ApiError(
             400,
             f"the prompt has {n_chars} characters, which cannot fit into the context of "
+            f"{llama.n_ctx()} tokens; at most {n_most} are read",
+            code="context_length_exceeded",
+            param="messages",
+            details={"n_ctx": llama.n_ctx()},
+        )
+
+
+def _check_count(llama: RacerLlama, n_messages: int) -> None:
+    """Refuse more messages than fit, however short they are.
+
+    Splitting a text at its control tokens takes time with the square of their number, in one
+    native call that nothing ends.
+
+    Raises:
+        ApiError: there are too many.
+    """
+    n_most = llama.n_ctx() // _MESSAGE_TOKENS
+    if n_messages > n_most:
+        raise ApiError(
+            400,
+            f"the conversation has {n_messages} messages, which cannot fit into the context of "
             f"{llama.n_ctx()} tokens; at most {n_most} are read",
             code="context_length_exceeded",
             param="messages",

@@ -33,7 +33,8 @@ from racer_local.server.service import Service
 
 __all__ = ["add_routes"]
 
-_STREAM = {"text/event-stream": {"schema": {"type": "string"}}}
+# Without a schema: it would be taken for that of a single event.
+_STREAM: dict[str, Any] = {"text/event-stream": {}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorReply} for status in (400, 401, 403, 404, 405, 413, 415, 422, 500, 503)
 }

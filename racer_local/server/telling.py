@@ -92,16 +92,19 @@ def tell(
     llama: RacerLlama,
     on_figures: Callable[[Figures], None],
 ) -> None:
-    """Generate an answer and put its parts into the job.
+    """Generate an answer and put its parts into the job: one for each decode step.
+
+    Each part wakes the event loop, which takes the processor from the next step.
 
     Raises:
         ApiError: it was cut off because the server stops.
     """
     waiting: list[Place] = []
+    bits: list[Bit] = []
     n_answer = 0
     if question.echo:
         job.put(Delta(index, [Bit("content", question.echo)]))
-    events = llama.stream_events(question.prompt, handle=job.handle, **question.options)
+    events = llama.stream_events(question.prompt, handle=job.handle, ahead=True, **question.options)
     # An error would keep the frame, and with it the call, unfinished.
     with closing(events):
         for event in events:
@@ -109,16 +112,30 @@ def tell(
                 n_answer += 1
                 if event.logprobs is not None:
                     waiting.append(_place(llama, event.logprobs))
-            bits = question.reader.push(event.text) if event.text else []
+            if event.text:
+                bits += question.reader.push(event.text)
             if event.finish_reason is not None:
                 bits += question.reader.finish()
-            if bits or (event.finish_reason is not None and waiting):
-                job.put(Delta(index, bits, waiting))
-                waiting = []
+            # The model's own token is the last one of a step.
+            is_told = event.source == "target" and (bits or event.finish_reason is not None)
+            if is_told and (bits or waiting):
+                job.put(Delta(index, _joined(bits), waiting))
+                bits, waiting = [], []
             if event.finish_reason is not None:
                 figures = _figures(event.stats, n_answer, question, llama)
                 on_figures(figures)
                 job.put(Final(index, _reason(event, question), figures))
+
+
+def _joined(bits: list[Bit]) -> list[Bit]:
+    """Make one bit of neighbours that go on with the same text."""
+    joined: list[Bit] = []
+    for bit in bits:
+        if joined and bit.kind == joined[-1].kind != "call":
+            joined[-1] = Bit(bit.kind, joined[-1].text + bit.text)
+        else:
+            joined.append(bit)
+    return joined
 
 
 def _reason(event: StreamEvent, question: Question) -> str:

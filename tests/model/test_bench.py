@@ -31,6 +31,8 @@ def test_a_benchmark_measures_modes_and_peers_on_the_same_prompts(
     assert result["model"]["file_type"] == "Q4_1"
     assert result["settings"]["is_complete"]
     assert result["settings"]["dropped"] == {}
+    assert all(len(runs) == 2 for runs in result["settings"]["startup_s"].values())
+    assert "start-up: racer-local generate --help" in done.stdout
     modes = result["modes"]
     assert list(modes) == [
         *("off", "racer:4", "pld:4"),

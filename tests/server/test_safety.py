@@ -179,6 +179,12 @@ def test_a_prompt_that_does_not_fit_is_told_with_both_counts(
     assert error_of(client.post(CHAT, json=body))["code"] == "context_length_exceeded"
 
 
+def test_more_messages_than_fit_are_refused_before_they_are_read(client: httpx.Client) -> None:
+    body = {**GOOD, "messages": [{"role": "tool"}] * 10_000}
+    error = error_of(client.post(CHAT, json=body))
+    assert (error["code"], error["n_ctx"]) == ("context_length_exceeded", 1024)
+
+
 @pytest.mark.parametrize(
     "text", ["a", " ", "\n", "1", "!", "é", "世", "🦝", "\u0301", "a1", "<|im_end|>"]
 )

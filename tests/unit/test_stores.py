@@ -505,12 +505,15 @@ class TestCommands:
     def test_show(self, store: Path, cli) -> None:
         done = cli("show", "ollama:mine", "--ctx", "2048")
         assert done.exit_code == 0, done.output
-        for word in ("llama", "F16", "context of 2,048 tokens", "tree drafting", "yes"):
+        for word in ("llama", "F16", "context of 2,048 tokens", "tree drafting", "yes", "q8_0"):
             assert word in done.output
+        assert "unquantized weights" in done.output
         assert "im_start" in cli("show", "ollama:mine", "--template").output
 
     def test_show_says_what_cannot_draft_or_be_used(self, tiny_path, cli) -> None:
         assert "cannot take back" in cli("show", str(tiny_path("mamba"))).output
+        exact = cli("show", str(tiny_path("llama-q8_0"))).output
+        assert "trees of 16 rows" in exact
         assert "turns text into vectors" in cli("show", str(tiny_path("bert"))).output
 
     def test_rm_leaves_alone_what_is_not_ours(self, store: Path, cli) -> None:
