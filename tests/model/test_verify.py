@@ -34,10 +34,7 @@ SMALL = replace(
 def check(smol_path: Path) -> Callable[..., Findings]:
     @contextmanager
     def opened(exact: bool) -> Iterator[TextModel]:
-        # With f16 the order of cells shows in fewer tokens.
-        kv_type = None if exact else "f16"
-        config = ModelConfig(path=smol_path, n_ctx=1024, exact=exact, kv_type=kv_type)
-        with TextModel(config) as model:
+        with TextModel(ModelConfig(path=smol_path, n_ctx=1024, exact=exact)) as model:
             yield model
 
     return lambda plan=SMALL: run(opened, plan)
