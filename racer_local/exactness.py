@@ -44,11 +44,13 @@ class ExactTarget(Target, Protocol):
 
     Attributes:
         kv_type: element type of the KV cache, by its ggml name.
-        cpu_bytes: weights that the processor reads for every token; 0 where a GPU does.
     """
 
     kv_type: KvType
-    cpu_bytes: int
+
+    @property
+    def cpu_bytes(self) -> int:
+        """Weights that the processor reads for every token; 0 where a GPU does."""
 
     def limit_nodes(self, max_nodes: int) -> None:
         """Take smaller trees from now on."""

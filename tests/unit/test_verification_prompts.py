@@ -47,7 +47,7 @@ def test_all_are_different(prompts: list[list[int]]) -> None:
     assert len({tuple(prompt) for prompt in prompts}) == 100
 
 
-@pytest.mark.parametrize("n", [6, 12, 30, 100])
+@pytest.mark.parametrize("n", [12, 30, 100])
 def test_a_first_part_has_every_language_and_short_and_long_ones(
     prompts: list[list[int]], n: int
 ) -> None:
