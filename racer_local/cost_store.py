@@ -27,7 +27,7 @@ __all__ = ["CostStore"]
 logger = logging.getLogger(__name__)
 
 _FRESH_S = 7 * 24 * 3600
-_FORMAT = "2"
+_FORMAT = "3"
 # Levels, relative to the probe, at which the machine is taken to be itself.
 _CALM = (0.7, 1.5)
 

@@ -3,14 +3,13 @@
 Kernels for several rows may add in another order than those for one row, and attention may take
 another path. Where none of that happens, a draft tree gives the very logits of plain decoding.
 Whether it happens depends on the weights' quantization, the KV cache's type, the length of the
-context and the processor; so it is tried, in about a second, and the answer is kept with the
-step costs.
+context and the processor; so it is tried, in a second or two, and the answer is kept with the
+step costs. How much is tried depends on the model and never on the clock: a limit that moved
+with the noise of the machine would be another one tomorrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
 from typing import Protocol
 
 import numpy as np
@@ -28,16 +27,16 @@ __all__ = ["ExactTarget", "find_exact_rows", "probe_exact_rows"]
 # attention takes another path for single rows from 512 cells on where the cache's type allows it.
 _N_READ = 32
 _COPIES = 19
-# Kernels work on groups of 4, 8 or 16 rows: sizes around those. What was found in one context is
-# checked in the other with few.
+# Kernels work on groups of 4, 8 or 16 rows: sizes around those.
 _SIZES = (2, 3, 4, 5, 8, 16)
-_CHECK_SIZES = (2,)
+_LARGE_SIZES = (24, 32, 48, 64, 96, 128, 192, 256)
+# Larger trees than 16 rows are tried where the weights are smaller: elsewhere they seldom pay on a
+# processor, and trying them takes seconds.
+_SMALL_BYTES = 256 * 2**20
+# Rows to compare, by the bytes of the weights: a large model must not keep anybody waiting.
+_N_COMPARED = ((2**30, 16), (4 * 2**30, 8), (float("inf"), 4))
+# What was found in one context is checked in the other with few.
 _N_CHECKED = 4
-# Larger ones where a row costs less than this share of a single one: elsewhere they never pay.
-_CHEAP = 0.375
-_LARGE_SIZES = (17, 24, 32, 48, 64, 96, 128, 192, 256)
-# Rows to compare, by the seconds of a single step: a large model must not keep anybody waiting.
-_N_COMPARED = ((0.05, 16), (0.25, 8), (float("inf"), 4))
 
 
 class ExactTarget(Target, Protocol):
@@ -48,6 +47,10 @@ class ExactTarget(Target, Protocol):
     """
 
     kv_type: KvType
+
+    @property
+    def cpu_bytes(self) -> int:
+        """Weights that the processor reads for every token; 0 where a GPU does."""
 
     def limit_nodes(self, max_nodes: int) -> None:
         """Take smaller trees from now on."""
@@ -84,24 +87,25 @@ def find_exact_rows(target: ExactTarget, store: CostStore) -> int:
     return n_rows
 
 
-def probe_exact_rows(target: ExactTarget, clock: Callable[[], float] = perf_counter) -> int:
+def probe_exact_rows(target: ExactTarget) -> int:
     """Return the most rows that are computed, bit for bit, as one row after the other is.
 
     A short context and one beyond 512 cells are tried, and a side branch that wins.
 
     Args:
         target: anything in its cache is dropped.
-        clock: seconds; large trees are tried only where they cost little.
     """
     n_read = min(_N_READ, target.n_ctx // 4)
     n_rows = min(target.max_nodes + 1, target.n_ctx // 2)
+    if target.cpu_bytes > _SMALL_BYTES:
+        n_rows = min(n_rows, _SIZES[-1])
     n_copies = max(0, min(_COPIES, (target.n_ctx - n_rows) // _N_READ - 1))
+    n_compared = next(n for limit, n in _N_COMPARED if target.cpu_bytes <= limit)
     try:
-        for copies in dict.fromkeys((n_copies, 0)):
-            if n_rows >= 2:
-                is_first = copies == n_copies
-                rows = _Rows(target, clock, (n_read, copies), n_rows, is_check=not is_first)
-                n_rows = rows.count_identical()
+        if n_rows >= 2:
+            n_rows = _Rows(target, n_read, n_copies, n_compared).count_identical(n_rows)
+        if n_rows >= 2 and n_copies:
+            n_rows = _Rows(target, n_read, 0, min(n_compared, _N_CHECKED)).confirm(n_rows)
     finally:
         target.rewind(0)
     return n_rows
@@ -110,38 +114,17 @@ def probe_exact_rows(target: ExactTarget, clock: Callable[[], float] = perf_coun
 class _Rows:
     """One context, a text to go on with, and its logits from single rows."""
 
-    def __init__(
-        self,
-        target: ExactTarget,
-        clock: Callable[[], float],
-        n_cells: tuple[int, int],
-        n_max: int,
-        *,
-        is_check: bool,
-    ) -> None:
+    def __init__(self, target: ExactTarget, n_read: int, n_copies: int, n_compared: int) -> None:
         """Read some tokens, and then their copies; get the logits of single rows after them."""
-        n_read, n_copies = n_cells
         self._target = target
-        self._clock = clock
-        self._n_max = n_max
-        self._sizes = _CHECK_SIZES if is_check else _SIZES
         target.rewind(0)
         target.prefill(_tokens(n_read, target.n_vocab), [])
         if n_copies:
             target.multiply_cells(n_copies)
         self._n_past = len(target.tokens)
-        self._text = _tokens(_N_COMPARED[0][1] + 1, target.n_vocab, start=100)
-        # The first one pays for what is loaded late.
-        self._single(self._text[0])
-        self._back()
-        started = self._clock()
-        self._expected = [self._single(self._text[0])]
-        self._seconds = self._clock() - started
-        n = next(n for limit, n in _N_COMPARED if self._seconds < limit)
-        # Rows beyond are not compared; their number still decides about the kernel.
-        self._n_small = min(n, n_max)
-        n = min(_N_CHECKED if is_check else n, n_max)
-        self._expected += [self._single(token) for token in self._text[1:n]]
+        n_compared = max(1, min(n_compared, target.n_ctx // 2))
+        self._text = _tokens(max(n_compared, 3) + 1, target.n_vocab, start=100)
+        self._expected = [self._single(token) for token in self._text[:n_compared]]
         self._back()
 
     def _single(self, token: TokenId) -> NDArray[np.float32]:
@@ -153,31 +136,31 @@ class _Rows:
     def _back(self) -> None:
         self._target.rewind(self._n_past)
 
-    def count_identical(self) -> int:
+    def count_identical(self, n_max: int) -> int:
         """Try sizes, rising; return the last one before a difference."""
-        n_good, seconds = 1, 0.0
+        n_good = 1
         # A limit between two sizes is of no kernel's making.
-        for n in (*(n for n in self._sizes if n < self._n_small), self._n_small):
-            started = self._clock()
-            if not self._is_identical(self._chain(n), 0, min(n, len(self._expected))):
-                break
-            n_good, seconds = n, self._clock() - started
-        if n_good >= 3 and not self._repair_is_identical():
-            return 1
-        if n_good == self._n_small and seconds < _CHEAP * n_good * self._seconds:
-            return self._count_many_identical()
-        return n_good
-
-    def _count_many_identical(self) -> int:
-        n_good, n_compared = self._n_small, len(self._expected)
-        for n in (*(n for n in _LARGE_SIZES if n < self._n_max), self._n_max):
-            if n <= n_good:
-                continue
-            is_same = self._is_identical(self._chain(n), 0, n_compared)
-            if not is_same or not self._is_identical(self._late_branch(n), n - n_compared, n):
+        for n in (*(n for n in (*_SIZES, *_LARGE_SIZES) if n < n_max), n_max):
+            if not self._size_is_identical(n):
                 break
             n_good = n
+        if n_good >= 3 and not self._repair_is_identical():
+            return 1
         return n_good
+
+    def confirm(self, n: int) -> int:
+        """Try a size that was found elsewhere; where it is not good, look for one that is."""
+        is_good = self._size_is_identical(2) and self._size_is_identical(n)
+        if is_good and (n < 3 or self._repair_is_identical()):
+            return n
+        return self.count_identical(n)
+
+    def _size_is_identical(self, n: int) -> bool:
+        """Compare the first rows of a batch, and the last ones of a larger batch."""
+        n_compared = len(self._expected)
+        if n <= _SIZES[-1] and not self._is_identical(self._chain(n), 0, min(n, n_compared)):
+            return False
+        return n <= n_compared or self._is_identical(self._late_branch(n), n - n_compared, n)
 
     def _chain(self, n: int) -> DraftTree:
         tokens = (self._text * (n // len(self._text) + 1))[:n]
@@ -201,10 +184,10 @@ class _Rows:
         """Compare the rows [start, end), where the text is, with single ones."""
         nodes = self._target.decode_tree(tree)
         rows = self._target.logits()
-        # The root is a row of its own where the text is not the first branch.
+        # The root is the first row, also where the text is not the first branch.
         same = all(
             np.array_equal(rows[row], self._expected[tree.depths[nodes[row]]])
-            for row in range(start + (start > 0), end)
+            for row in (ROOT, *range(start + 1, end))
         )
         self._back()
         return same

@@ -109,6 +109,9 @@ class ScriptedTarget:
         self.tokens = self.tokens[:n_tokens]
         self._tree = None
 
+    def save_state(self) -> bytes:
+        return repr(self.tokens).encode()
+
     def forget(self) -> None:
         self.rewind(0)
 

@@ -100,6 +100,12 @@ class Target(Protocol):
     def rewind(self, n_tokens: int) -> None:
         """Shorten the text to ``n_tokens``; where that is impossible, to nothing."""
 
+    def save_state(self) -> bytes | bytearray:
+        """Copy the cells of the text, in their order in the cache; empty where that is impossible.
+
+        The bytes are the same if, and only if, the text's cells are the same in the same order.
+        """
+
     @property
     def max_states(self) -> int:
         """How many texts besides the one in the cache it can keep saved."""

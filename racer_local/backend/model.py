@@ -85,8 +85,8 @@ class LlamaModel:
         self = cls.__new__(cls)
         self.path = path
         self.header = header
-        # Not known, and asked only by who opens a context.
-        self.is_on_cpu = False
+        # Which layers a GPU holds, if there is one, only their owner knows.
+        self.is_on_cpu = not llama_cpp.llama_supports_gpu_offload()
         self._take(handle, weakref.finalize(self, _leave))
         return self
 
@@ -107,6 +107,13 @@ class LlamaModel:
     def is_closed(self) -> bool:
         """Whether the weights have been freed."""
         return not self._close.alive
+
+    @property
+    def weights_bytes(self) -> int:
+        """Size of the weights."""
+        self._require_open()
+        n_bytes: int = llama_cpp.llama_model_size(self.handle)
+        return n_bytes
 
     def _require_open(self) -> None:
         if self.is_closed:

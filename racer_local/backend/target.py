@@ -364,6 +364,11 @@ class LlamaTarget:
         """Take smaller trees from now on."""
         self.max_nodes = min(self.max_nodes, max_nodes)
 
+    @property
+    def cpu_bytes(self) -> int:
+        """Weights that the processor reads for every token; 0 where a GPU does."""
+        return self.model.weights_bytes if self.model.is_on_cpu else 0
+
     def multiply_cells(self, n_copies: int) -> None:
         """Make the context look long for measurements; see ``KvCache.multiply``."""
         self._require_open()

@@ -15,17 +15,23 @@ from racer_local.tree import TokenId
 
 __all__ = [
     "BASE",
+    "EXACT",
+    "EXACT_BASE",
     "Answer",
     "BenchModel",
     "Contestant",
     "ModeContestant",
     "PeerError",
+    "base_of",
     "parse_modes",
     "tree_size",
 ]
 
 # Plain decoding: what every speedup is relative to.
 BASE = "off"
+# Ends the names of modes on a model that was opened with exact.
+EXACT = "+exact"
+EXACT_BASE = BASE + EXACT
 
 _GREEDY = SamplingConfig(temperature=0.0)
 
@@ -156,28 +162,38 @@ class ModeContestant:
         )
 
 
-def parse_modes(text: str) -> dict[str, DraftConfig]:
-    """Read a list such as ``auto,racer:8``: draft modes, each with its budget or the default.
+def base_of(name: str) -> str:
+    """Return the plain decoding whose tokens a contestant's should be: that of its own settings."""
+    return EXACT_BASE if name.endswith(EXACT) else BASE
 
-    Plain decoding is put first where it is missing.
+
+def parse_modes(text: str) -> dict[str, DraftConfig]:
+    """Read a list such as ``auto,racer:8,auto+exact``: draft modes, with their budgets.
+
+    Plain decoding is put first where it is missing, and exact plain decoding next where there are
+    exact modes.
 
     Raises:
         ConfigError: a mode is unknown, or a budget is out of range.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
-    modes = {}
-    for name in dict.fromkeys([BASE, *names]):
-        mode, colon, budget = name.partition(":")
-        if mode not in get_args(DraftMode) or (colon and not budget.isascii()):
-            known = ", ".join(get_args(DraftMode))
-            raise ConfigError(f"no draft mode {name!r}; there are: {known}; racer:16 sets a budget")
-        if not colon:
-            modes[name] = DraftConfig(mode=mode)  # type: ignore[arg-type]  # checked above
-            continue
-        if not budget.isdecimal() or mode == BASE:
-            raise ConfigError(f"draft mode {name!r} has no usable budget; write it as in racer:16")
-        modes[name] = DraftConfig(mode=mode, budget=int(budget))  # type: ignore[arg-type]  # checked above
-    return modes
+    first = [BASE, EXACT_BASE] if any(name.endswith(EXACT) for name in names) else [BASE]
+    return {name: _parse_mode(name) for name in dict.fromkeys([*first, *names])}
+
+
+def _parse_mode(name: str) -> DraftConfig:
+    mode, colon, budget = name.removesuffix(EXACT).partition(":")
+    if mode not in get_args(DraftMode) or (colon and not budget.isascii()):
+        known = ", ".join(get_args(DraftMode))
+        raise ConfigError(
+            f"no draft mode {name!r}; there are: {known}; racer:16 sets a budget, "
+            "auto+exact decodes exactly"
+        )
+    if not colon:
+        return DraftConfig(mode=mode)  # type: ignore[arg-type]  # checked above
+    if not budget.isdecimal() or mode == BASE:
+        raise ConfigError(f"draft mode {name!r} has no usable budget; write it as in racer:16")
+    return DraftConfig(mode=mode, budget=int(budget))  # type: ignore[arg-type]  # checked above
 
 
 def tree_size(modes: Mapping[str, DraftConfig]) -> DraftConfig:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias, TypedDict
 
-from racer_local.bench.contest import BASE, Answer
+from racer_local.bench.contest import BASE, EXACT, EXACT_BASE, Answer, base_of
 from racer_local.bench.runner import Round
 from racer_local.bench.suites import CATEGORIES
 
@@ -30,7 +30,9 @@ class Figures(TypedDict):
         speedup: of plain decoding's speed on the same prompts; None where that is unknown.
         mean_accepted_tokens: decoded tokens per decode step.
         nodes_per_step: tokens evaluated per decode step, the step's own included.
-        same_as_plain: share of the answers with exactly the tokens of plain decoding.
+        exact_speedup: of an exact mode: relative to exact plain decoding; None of others.
+        same_as_plain: share of the answers with exactly the tokens of plain decoding; of an exact
+            mode, of exact plain decoding.
         answers: how many.
         prompt_tokens: tokens of their prompts.
         prefill_s: seconds from the request to the first token, in all.
@@ -41,6 +43,7 @@ class Figures(TypedDict):
     seconds: float
     tokens_per_s: float
     speedup: float | None
+    exact_speedup: float | None
     mean_accepted_tokens: float
     nodes_per_step: float
     same_as_plain: float
@@ -97,12 +100,14 @@ def _figures(rounds: Sequence[Round], name: str) -> Figures:
     tokens = sum(answer.n_decoded for answer in answers)
     steps = sum(answer.n_steps for answer in answers)
     drafted = sum(answer.n_drafted for answer in answers)
-    same = sum(mine.tokens == plain.tokens for mine, plain in zip(answers, base, strict=True))
+    own = [round_.answers[base_of(name)] for round_ in rounds]
+    same = sum(mine.tokens == plain.tokens for mine, plain in zip(answers, own, strict=True))
     return Figures(
         tokens=tokens,
         seconds=sum(answer.decode_s for answer in answers),
         tokens_per_s=_speed(answers),
         speedup=_ratio(_speed(answers), _speed(base)),
+        exact_speedup=_ratio(_speed(answers), _speed(own)) if name.endswith(EXACT) else None,
         mean_accepted_tokens=tokens / steps if steps else 1.0,
         nodes_per_step=1.0 + drafted / steps if steps else 1.0,
         same_as_plain=same / len(answers),
@@ -135,12 +140,31 @@ def table(modes: Modes) -> str:
             f"{every['nodes_per_step']:>7.1f}{every['same_as_plain']:>7.0%}"
             f"{every['prefill_s']:>10.1f}{_times(every['total_speedup']):>9}"
         )
+    if EXACT_BASE in modes:
+        lines += ["", *_exactness(modes, wide)]
     columns = [name for name in modes if name != BASE]
     while columns:
         n_fit = _n_fitting(columns)
         lines += ["", *_by_category(modes, columns[:n_fit])]
         columns = columns[n_fit:]
     return "\n".join(lines)
+
+
+def _exactness(modes: Modes, wide: int) -> list[str]:
+    """Say what exactness costs, or brings: against both plain ones, and the mode without it."""
+    heads = f"{BASE:>10}{EXACT_BASE:>12}{'not exact':>12}{'same as ' + EXACT_BASE:>20}"
+    lines = [f"{'speed over':<{wide}}{heads}"]
+    for name in modes:
+        if not name.endswith(EXACT):
+            continue
+        mine, other = modes[name]["all"], modes.get(name.removesuffix(EXACT))
+        over = _ratio(mine["tokens_per_s"], other["all"]["tokens_per_s"]) if other else None
+        same = f"{round(mine['same_as_plain'] * mine['answers'])} of {mine['answers']}"
+        lines.append(
+            f"{name:<{wide}}{_times(mine['speedup']):>10}{_times(mine['exact_speedup']):>12}"
+            f"{_times(over):>12}{same:>20}"
+        )
+    return lines
 
 
 def _width(name: str) -> int:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _QUICK = {"modes": "off,auto,racer:8", "per_category": 2, "max_tokens": 96}
-_FULL = {"modes": "off,auto,racer,retrieval,logits,pld", "per_category": None, "max_tokens": 200}
+_FULL = {
+    "modes": "off,auto,racer,retrieval,logits,pld,auto+exact",
+    "per_category": None,
+    "max_tokens": 200,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class _Plan:
 @click.option(
     "--modes",
     metavar="LIST",
-    help=f"Draft modes; racer:16 sets a budget.  [default: {_QUICK['modes']}]",
+    help="Draft modes; racer:16 sets a budget, auto+exact decodes as with --exact.  "
+    f"[default: {_QUICK['modes']}]",
 )
 @click.option("--per-category", type=int, metavar="N", help="Prompts of each.  [default: 2]")
 @click.option("--max-tokens", "-n", type=int, metavar="N", help="Per answer.  [default: 96]")
@@ -97,12 +102,14 @@ def command(**options: Any) -> int:
     Examples:
       racer-local bench
       racer-local bench --suites code_edit,qa --modes auto,racer:16 --per-category 6
+      racer-local bench --modes auto,auto+exact --per-category 2
       racer-local bench --peers --llama-server ./llama-server --json bench.json
       racer-local bench --record trace.npz
 
     All contestants answer one prompt before the next one comes, in turning order. The speed is
-    that of decoding: tokens after the first of each answer over the seconds they took. Ctrl-C
-    reports what is complete by then.
+    that of decoding: tokens after the first of each answer over the seconds they took. Modes with
+    +exact have a context of their own in the same run, and are compared with plain decoding
+    there as well (off+exact). Ctrl-C reports what is complete by then.
     """
     plan = _plan(options)
     for path in (options["json_path"], options["plot_path"], options["record_path"]):
@@ -118,7 +125,7 @@ def command(**options: Any) -> int:
 
 
 def _plan(options: dict[str, Any]) -> _Plan:
-    from racer_local.bench.contest import parse_modes
+    from racer_local.bench.contest import EXACT_BASE, parse_modes
     from racer_local.bench.suites import choose
 
     usual = _FULL if options["full"] else _QUICK
@@ -128,9 +135,12 @@ def _plan(options: dict[str, Any]) -> _Plan:
     if asked["max_tokens"] < 2:
         raise ConfigError(f"max tokens is {asked['max_tokens']}; a speed needs at least 2")
     suites = [name.strip() for name in options["suites"].split(",") if name.strip()]
+    modes = parse_modes(asked["modes"])
+    if options["exact"] and EXACT_BASE in modes:
+        raise ConfigError("with --exact every mode is exact; write modes without +exact")
     return _Plan(
         suites=suites,
-        modes=parse_modes(asked["modes"]),
+        modes=modes,
         per_category=asked["per_category"],
         max_tokens=asked["max_tokens"],
         peers=options["full"] if options["peers"] is None else options["peers"],
@@ -213,7 +223,8 @@ def _measure(plan: _Plan, options: dict[str, Any]) -> int:
     is_stopped = False
     with (
         _opened(options, tree_size(plan.modes)) as model,
-        _contestants(plan, options, model) as contestants,
+        _opened_exactly(plan, options, model) as exact_model,
+        _contestants(plan, options, model, exact_model) as contestants,
     ):
         as_chat = model.model.chat_template is not None
         n_ctx = model.target.n_ctx
@@ -237,6 +248,8 @@ def _measure(plan: _Plan, options: dict[str, Any]) -> int:
             "flash_attention": True,
             "kv_type": model.target.kv_type,
             "exact": options["exact"],
+            "exact_kv_type": exact_model and exact_model.target.kv_type,
+            "exact_nodes": exact_model and exact_model.target.max_nodes,
             "temperature": 0,
             "chat": as_chat,
             "skipped": [f"{p.category}/{p.question_id}" for p in race.skipped],
@@ -252,11 +265,25 @@ def _measure(plan: _Plan, options: dict[str, Any]) -> int:
 
 
 @contextlib.contextmanager
-def _contestants(
+def _opened_exactly(
     plan: _Plan, options: dict[str, Any], model: TextModel
+) -> Iterator[TextModel | None]:
+    """Open the model a second time for modes with +exact; None where there are none."""
+    from racer_local.bench.contest import EXACT_BASE, tree_size
+
+    if EXACT_BASE not in plan.modes:
+        yield model if options["exact"] else None
+        return
+    with _opened({**options, "exact": True}, tree_size(plan.modes)) as exact_model:
+        yield exact_model
+
+
+@contextlib.contextmanager
+def _contestants(
+    plan: _Plan, options: dict[str, Any], model: TextModel, exact_model: TextModel | None
 ) -> Iterator[list[Contestant]]:
     """Yield all who take part; other programs run until the block is left."""
-    from racer_local.bench.contest import ModeContestant
+    from racer_local.bench.contest import BASE, EXACT_BASE, ModeContestant, base_of
     from racer_local.bench.peers import (
         SPEC_TYPES,
         PeerSettings,
@@ -265,8 +292,9 @@ def _contestants(
     )
     from racer_local.bench.runner import needed_context
 
+    model_of = {BASE: model, EXACT_BASE: exact_model or model}
     contestants: list[Contestant] = [
-        ModeContestant(name, config, model) for name, config in plan.modes.items()
+        ModeContestant(name, config, model_of[base_of(name)]) for name, config in plan.modes.items()
     ]
     with contextlib.ExitStack() as stack:
         if plan.peers or options["server"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +18,8 @@ __all__ = ["as_dict", "faults", "report", "verdict"]
 NEAR_TIE = 1.0
 # Counts from the right distribution would fit so badly once in a thousand runs of all tests.
 _MIN_P = 0.001
-_WIDTH = 34
+# A table of 80 columns.
+_LABEL, _CELL, _LINE = 38, 20, 80
 
 
 def faults(findings: Findings) -> list[str]:
@@ -132,14 +134,15 @@ def report(findings: Findings) -> str:
     )
     for name in findings.default.draws:
         lines.append(
-            _line(f"drawn tokens, {name}", [_fit(s.draws.get(name, [])) for s in settings])
+            _line(f"tokens drawn with {name}, p", [_fit(s.draws.get(name, [])) for s in settings])
         )
-    lines += [*_differences(findings.default), "", "Verdict: " + verdict(findings)]
+    lines += [*_differences(findings.default), ""]
+    lines += textwrap.wrap("Verdict: " + verdict(findings), _LINE, break_on_hyphens=False)
     return "\n".join(lines)
 
 
 def _line(label: str, cells: list[str]) -> str:
-    return (f"{label:<{_WIDTH}}" + "".join(f"{cell:>24}" for cell in cells)).rstrip()
+    return f"{label:<{_LABEL}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
 
 
 def _rows(setting: Setting, i: int) -> str:
@@ -172,7 +175,7 @@ def _fit(fits: list[Fit]) -> str:
     used = [fit for fit in fits if fit.freedom]
     if not used:
         return "-"
-    return f"{sum(f.n_draws for f in used):,} draws, p {min(f.p for f in used):.3f}"
+    return f"{sum(f.n_draws for f in used):,}, p {min(f.p for f in used):.3f}"
 
 
 def _differences(setting: Setting) -> list[str]:
@@ -180,8 +183,8 @@ def _differences(setting: Setting) -> list[str]:
     for name, agreement in setting.greedy.items():
         for d in agreement.differences[:5]:
             lines.append(
-                f"  {name}, prompt {d.prompt + 1}: token {d.at + 1} differs, the two logits are "
-                f"{d.gap:.3g} apart"
+                f"  {name}, prompt {d.prompt + 1}: token {d.at + 1} differs, "
+                f"logits {d.gap:.3g} apart"
             )
     return ["", "where greedy answers part without --exact:", *lines] if lines else []
 

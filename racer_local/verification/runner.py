@@ -18,6 +18,7 @@ from racer_local.tree import TokenId
 from racer_local.verification.agreement import Agreement, check_sampler, compare
 from racer_local.verification.chi_square import Fit
 from racer_local.verification.draws import check_draws
+from racer_local.verification.prompts import spread_prompts
 from racer_local.verification.rows import RowFacts, check_rows
 
 __all__ = ["FULL", "NORMAL", "QUICK", "SEEDED", "Findings", "OpenModel", "Plan", "Setting", "run"]
@@ -49,6 +50,8 @@ class Plan:
         sizes: rows of those batches.
         n_places: places of each drafter at which tokens are drawn.
         n_draws: draws at each of them.
+        longest: most tokens of a prompt where prompts of all lengths are made, in place of
+            bundled ones as they are.
         modes: draft modes to compare with plain decoding.
         draw_modes: draft modes to draw with.
     """
@@ -60,6 +63,7 @@ class Plan:
     sizes: tuple[int, ...]
     n_places: int
     n_draws: int
+    longest: int | None = None
     modes: tuple[str, ...] = ("auto", "racer")
     draw_modes: tuple[str, ...] = ("auto", "racer", "retrieval", "logits", "last-logit", "pld")
 
@@ -97,6 +101,7 @@ FULL = Plan(
     sizes=(*_SMALL_SIZES, 17, 24, 32, 33, 48, 64),
     n_places=5,
     n_draws=20_000,
+    longest=3500,
 )
 
 
@@ -186,9 +191,12 @@ def _contexts(plan: Plan, n_ctx: int) -> list[int]:
 def _prompts(model: BenchModel, plan: Plan) -> list[list[TokenId]]:
     """Tokenize bundled prompts that fit; in the order of the suites."""
     as_chat = _has_template(model)
+    room = model.engine.target.n_ctx - plan.n_tokens - 1
+    if plan.longest is not None:
+        longest = max(1, min(plan.longest, room))
+        return spread_prompts(model, plan.n_prompts, longest, as_chat=as_chat)
     texts = choose(["all"], plan.per_category)
     prompts = [write_prompt(model, text.turns[:1], [], as_chat=as_chat) for text in texts]
-    room = model.engine.target.n_ctx - plan.n_tokens - 1
     fitting = sorted((p for p in prompts if len(p) <= room), key=len)[: plan.n_prompts]
     return [prompt for prompt in prompts if prompt in fitting]
 

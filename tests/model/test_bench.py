@@ -23,7 +23,17 @@ def test_a_benchmark_measures_modes_and_peers_on_the_same_prompts(
 ) -> None:
     done = racer_local(
         *("bench", "--model", str(smol_path), "--suites", "qa", "--per-category", "1"),
-        *("-n", "12", "--modes", "racer:4,pld:4", "--peers", "--ctx", "512", "--json", "out.json"),
+        *(
+            "-n",
+            "12",
+            "--modes",
+            "racer:4,pld:4,auto+exact",
+            "--peers",
+            "--ctx",
+            "512",
+            "--json",
+            "out.json",
+        ),
         cwd=tmp_path,
     )
     result = json.loads((tmp_path / "out.json").read_text("utf-8"))
@@ -35,7 +45,7 @@ def test_a_benchmark_measures_modes_and_peers_on_the_same_prompts(
     assert "start-up: racer-local generate --help" in done.stdout
     modes = result["modes"]
     assert list(modes) == [
-        *("off", "racer:4", "pld:4"),
+        *("off", "off+exact", "racer:4", "pld:4", "auto+exact"),
         *("llama-cpp-python", "llama-cpp-python:pld10", "llama-cpp-python:pld2"),
     ]
     for name, figures in modes.items():
@@ -50,6 +60,24 @@ def test_a_benchmark_measures_modes_and_peers_on_the_same_prompts(
     # Nothing but the single-token steps of both, so even the rounding is the same.
     assert modes["llama-cpp-python"]["all"]["same_as_plain"] == 1
     assert modes["racer:4"]["all"]["nodes_per_step"] > 1
+    assert modes["auto+exact"]["all"]["same_as_plain"] == 1
+    assert modes["auto+exact"]["all"]["exact_speedup"] > 0
+    assert result["settings"]["exact_kv_type"] == "q8_0"
+    assert result["settings"]["exact_nodes"] >= 15
+    assert "speed over" in done.stdout
+
+
+def test_exact_modes_are_refused_where_every_mode_is_exact(smol_path: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "racer_local", "bench", "--exact", "--modes", "auto+exact"]
+    done = subprocess.run(
+        [*command, "--model", str(smol_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "with --exact every mode is exact" in done.stderr
 
 
 def test_a_recording_can_be_replayed(smol_path: Path, tmp_path: Path) -> None:

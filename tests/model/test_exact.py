@@ -15,7 +15,9 @@ from racer_local.backend import target as target_module
 from racer_local.bench.suites import choose
 from racer_local.config import DraftConfig, ModelConfig, SamplingConfig
 from racer_local.errors import ConfigError, UnsupportedModelError
+from racer_local.exactness import probe_exact_rows
 from racer_local.text_model import TextModel
+from racer_local.verification.prompts import spread_prompts
 
 OFF = DraftConfig(mode="off")
 DRAFTS = {
@@ -58,6 +60,11 @@ def test_the_default_model_is_exact_up_to_sixteen_rows_or_more(exact: TextModel)
     assert exact.engine.drafter.budget == exact.target.max_nodes
 
 
+def test_the_cap_is_the_same_every_time(exact: TextModel) -> None:
+    n_rows = exact.target.max_nodes + 1
+    assert [probe_exact_rows(exact.target) for _ in range(2)] == [n_rows, n_rows]
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 def test_exact_text_is_that_of_plain_decoding_token_by_token(
     exact: TextModel, q8_plain: PlainLlama, sampling: SamplingConfig
@@ -79,6 +86,17 @@ def test_a_long_prompt_is_exact_too(exact: TextModel, q8_plain: PlainLlama) -> N
     assert plain == q8_plain.greedy(prompt, 64)
     for draft in (DRAFTS["auto"], DRAFTS["racer"]):
         assert fresh(exact, prompt, 64, draft) == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_all_lengths_and_languages_are_exact(smol_path: Path, sampling: SamplingConfig) -> None:
+    """A part of what ``verify --full`` does: prompts of up to 3,500 tokens, 256 tokens each."""
+    with TextModel(ModelConfig(path=smol_path, n_ctx=4096, exact=True)) as model:
+        for number, prompt in enumerate(spread_prompts(model, 12, 3500, as_chat=True)):
+            plain = fresh(model, prompt, 256, OFF, sampling)
+            for name in ("auto", "racer"):
+                assert fresh(model, prompt, 256, DRAFTS[name], sampling) == plain, (name, number)
 
 
 @pytest.mark.parametrize("adversary", [RightPathLast, AlwaysWrong, AlwaysRight])

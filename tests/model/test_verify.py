@@ -22,22 +22,21 @@ from racer_local.layout import CopyIds, RemoveIds, lay_out
 from racer_local.text_model import TextModel
 from racer_local.verification.draws import check_draws
 from racer_local.verification.report import faults, worst_p
-from racer_local.verification.runner import QUICK, Findings, Setting, run
+from racer_local.verification.runner import QUICK, Findings, Plan, Setting, run
 
 # As little as finds every fault.
 SMALL = replace(
     QUICK, n_prompts=1, n_tokens=16, contexts=(32,), sizes=(2, 3, 4, 8), n_places=1, n_draws=300
 )
 
+PLANS = [pytest.param(SMALL, id="small"), pytest.param(QUICK, id="quick", marks=pytest.mark.slow)]
+
 
 @pytest.fixture
 def check(smol_path: Path) -> Callable[..., Findings]:
     @contextmanager
     def opened(exact: bool) -> Iterator[TextModel]:
-        # With f16 the order of cells shows in fewer tokens.
-        kv_type = None if exact else "f16"
-        config = ModelConfig(path=smol_path, n_ctx=1024, exact=exact, kv_type=kv_type)
-        with TextModel(config) as model:
+        with TextModel(ModelConfig(path=smol_path, n_ctx=1024, exact=exact)) as model:
             yield model
 
     return lambda plan=SMALL: run(opened, plan)
@@ -52,8 +51,9 @@ def test_a_sound_program_has_no_faults(check: Callable[..., Findings]) -> None:
     assert findings.exact.rows[0].repair_is_identical
 
 
+@pytest.mark.parametrize("plan", PLANS)
 def test_a_broken_mask_is_told(
-    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     def see_siblings(tree, n_seq):
         layout = lay_out(tree, n_seq)
@@ -71,12 +71,13 @@ def test_a_broken_mask_is_told(
         monkeypatch.setattr(target_module, "lay_out", see_siblings)
 
     monkeypatch.setattr(target_module.LlamaTarget, "limit_nodes", limit)
-    found = faults(check(replace(SMALL, sizes=(2, 3))))
+    found = faults(check(plan))
     assert any("mask is broken" in fault for fault in found), found
 
 
+@pytest.mark.parametrize("plan", PLANS)
 def test_a_skipped_repair_is_told(
-    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     def leave_gap(self: KvCache, source: int, start: int, end: int) -> None:
         for seq in range(self._n_seq):
@@ -85,12 +86,13 @@ def test_a_skipped_repair_is_told(
         self.apply([RemoveIds(source, end, -1)])
 
     monkeypatch.setattr(KvCache, "close_gap", leave_gap)
-    found = faults(check())
+    found = faults(check(plan))
     assert any("not put back in order" in fault for fault in found), found
 
 
+@pytest.mark.parametrize("plan", PLANS)
 def test_a_double_accepted_sampler_is_told(
-    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     once = Sampler.sample
 
@@ -101,7 +103,7 @@ def test_a_double_accepted_sampler_is_told(
         return token
 
     monkeypatch.setattr(Sampler, "sample", twice)
-    found = faults(check())
+    found = faults(check(plan))
     assert any("accepts every token twice" in fault for fault in found), found
 
 

@@ -66,6 +66,40 @@ def test_all_is_every_category_and_the_base_is_exactly_one() -> None:
         assert figures["mean_accepted_tokens"] == figures["nodes_per_step"] == 1.0
 
 
+def test_exact_modes_are_compared_with_both_plain_ones_and_with_themselves() -> None:
+    rounds = [
+        round_of(
+            "qa",
+            **{
+                "off": answer(10, 1.0),
+                "off+exact": answer(10, 1.25, last=8),
+                "auto": answer(10, 0.4),
+                "auto+exact": answer(10, 0.5, last=8),
+                "racer+exact": answer(10, 2.5, last=9),
+            },
+        )
+    ]
+    names = list(rounds[0].answers)
+    modes = summarize(rounds, names)
+    exact = modes["auto+exact"]["all"]
+    assert exact["speedup"] == pytest.approx(2.0)
+    assert exact["exact_speedup"] == pytest.approx(2.5)
+    # Another text than that of a context with other settings is no fault of the drafts.
+    assert exact["same_as_plain"] == 1.0
+    assert modes["racer+exact"]["all"]["same_as_plain"] == 0.0
+    assert modes["auto"]["all"]["exact_speedup"] is None
+    lines = table(modes).splitlines()
+    [start] = [i for i, line in enumerate(lines) if line.startswith("speed over")]
+    cells = [" ".join(line.split()) for line in lines[start : start + 4]]
+    assert cells == [
+        "speed over off off+exact not exact same as off+exact",
+        "off+exact 0.80x 1.00x 0.80x 1 of 1",
+        "auto+exact 2.00x 2.50x 0.80x 1 of 1",
+        "racer+exact 0.40x 0.50x - 0 of 1",
+    ]
+    assert "speed over" not in table(summarize(ROUNDS, ["off", "auto"]))
+
+
 def test_a_contestant_that_dropped_out_is_compared_on_its_own_prompts() -> None:
     rounds = [*ROUNDS[:1], round_of("qa", off=answer(100, 1.0)), ROUNDS[2]]
     rounds[2] = round_of("rag", off=answer(20, 2.0))

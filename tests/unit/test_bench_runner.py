@@ -15,6 +15,7 @@ from racer_local.bench.contest import (
     Answer,
     ModeContestant,
     PeerError,
+    base_of,
     parse_modes,
     tree_size,
 )
@@ -228,7 +229,22 @@ def test_modes_are_read_with_their_budgets_and_plain_decoding_comes_first() -> N
     assert tree_size(parse_modes("off")).mode == "off"
 
 
-@pytest.mark.parametrize("text", ["fast", "racer:", "racer:x", "racer:9999", "racer:-1", "off:4"])
+def test_exact_modes_bring_exact_plain_decoding_with_them() -> None:
+    modes = parse_modes("racer:16,auto+exact,racer:4+exact")
+    assert list(modes) == ["off", "off+exact", "racer:16", "auto+exact", "racer:4+exact"]
+    assert modes["off+exact"].mode == "off"
+    assert modes["auto+exact"].mode == "auto"
+    assert modes["racer:4+exact"].budget == 4
+    assert [base_of(name) for name in ("auto", "auto+exact")] == ["off", "off+exact"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("fast", "racer:", "racer:x", "racer:9999", "racer:-1", "off:4", "exact", "+exact"),
+        *("auto+fast", "racer+exact:4", "off:4+exact", "auto+exact+exact"),
+    ],
+)
 def test_bad_modes_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"mode|budget"):
         parse_modes(text)

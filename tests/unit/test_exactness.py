@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,8 +33,8 @@ class RoundingTarget(ScriptedTarget):
         self.n_cells = 0
         self.kv_type = "f16"
         self.sizes: list[int] = []
-        self.now = 0.0
-        self.seconds_per_row = 0.0
+        self.cpu_bytes = 2**27
+        self.pauses: list[float] = []
         self._is_off = False
 
     def multiply_cells(self, n_copies: int) -> None:
@@ -45,7 +46,8 @@ class RoundingTarget(ScriptedTarget):
     def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
         super().decode_tree(tree)
         self.sizes.append(len(tree))
-        self.now += 0.001 + self.seconds_per_row * len(tree)
+        if self.pauses:
+            time.sleep(self.pauses.pop())
         # Rows in the order of a real layout: first children first.
         nodes: list[NodeId] = []
         stack = [0]
@@ -62,9 +64,6 @@ class RoundingTarget(ScriptedTarget):
         self._is_off = not self.repairs and len(path) > 1 and path[1] != 1
         super().commit(path)
 
-    def clock(self) -> float:
-        return self.now
-
     def rewind(self, n_tokens: int) -> None:
         super().rewind(n_tokens)
         self._is_off = False
@@ -75,22 +74,29 @@ class RoundingTarget(ScriptedTarget):
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 8, 16, 64])
 def test_the_probe_finds_the_last_size_before_a_difference(limit: int) -> None:
     target = RoundingTarget(limit)
-    assert probe_exact_rows(target, target.clock) == limit
+    assert probe_exact_rows(target) == limit
     assert target.tokens == []
 
 
-def test_large_trees_are_not_tried_where_they_would_never_pay() -> None:
+@pytest.mark.parametrize("cpu_bytes", [0, 2**28, 2**28 + 1, 2**31, 2**33])
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 8, 16])
+def test_a_large_model_is_probed_up_to_sixteen_rows(cpu_bytes: int, limit: int) -> None:
+    target = RoundingTarget(limit)
+    target.cpu_bytes = cpu_bytes
+    assert probe_exact_rows(target) == limit
     target = RoundingTarget(64)
-    target.seconds_per_row = 0.001
-    assert probe_exact_rows(target, target.clock) == 16
-    assert max(target.sizes) == 16
+    target.cpu_bytes = cpu_bytes
+    expected = 64 if cpu_bytes <= 2**28 else 16
+    assert probe_exact_rows(target) == expected
+    assert (max(target.sizes) == 16) == (expected == 16)
 
 
-@pytest.mark.parametrize(("seconds", "n_rows"), [(0.01, 16), (0.1, 8), (0.5, 4)])
-def test_a_slow_model_is_probed_less(seconds: float, n_rows: int) -> None:
-    target = RoundingTarget(64)
-    target.seconds_per_row = seconds
-    assert probe_exact_rows(target, target.clock) == n_rows
+def test_a_slow_moment_changes_nothing() -> None:
+    """A limit that moved with the noise of the machine would be another one tomorrow."""
+    calm, busy = RoundingTarget(64), RoundingTarget(64)
+    busy.pauses = [0.06, 0.06, 0.3]
+    assert probe_exact_rows(busy) == probe_exact_rows(calm) == 64
+    assert busy.sizes == calm.sizes
 
 
 def test_a_difference_in_long_contexts_alone_is_found() -> None:
@@ -117,7 +123,7 @@ def test_no_size_beyond_the_targets_own_is_tried() -> None:
 @pytest.mark.parametrize("n_ctx", [16, 32, 64, 100, 513, 700])
 def test_a_small_context_is_enough(n_ctx: int) -> None:
     target = RoundingTarget(999, n_ctx=n_ctx)
-    assert probe_exact_rows(target, target.clock) == min(65, n_ctx // 2)
+    assert probe_exact_rows(target) == min(65, n_ctx // 2)
 
 
 @pytest.fixture
