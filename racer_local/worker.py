@@ -98,5 +98,6 @@ def wait_for(future: Future[_T]) -> _T:
         try:
             return future.result(timeout=_POLL_S)
         except FutureTimeoutError:
+            # Done: it failed with such an error itself, or ended just after the wait did.
             if future.done():
-                raise
+                return future.result()

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
-from racer_local.worker import Worker
+from racer_local.worker import Worker, wait_for
 
 
 def test_calls_and_streams_run_on_one_thread_that_is_not_the_callers() -> None:
@@ -66,3 +67,24 @@ def test_an_interrupted_call_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("racer_local.worker.wait_for", interrupt)
     with Worker() as worker, pytest.raises(KeyboardInterrupt):
         worker.call(work)
+
+
+class _EndsAsTheWaitDoes(Future[str]):
+    """A call that ends between the end of a wait and the question whether it is done."""
+
+    def result(self, timeout: float | None = None) -> str:
+        if not self.done():
+            self.set_result("done")
+            raise TimeoutError
+        return super().result(timeout)
+
+
+def test_a_call_that_ends_as_the_wait_does_gives_its_result() -> None:
+    assert wait_for(_EndsAsTheWaitDoes()) == "done"
+
+
+def test_a_call_s_own_timeout_is_passed_on() -> None:
+    future: Future[str] = Future()
+    future.set_exception(TimeoutError("its own"))
+    with pytest.raises(TimeoutError, match="its own"):
+        wait_for(future)
