@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from racer_local.web.app import make_app
 from racer_local.web.origins import TrustedNames
 
+from .live import LiveAnswers, add_live
 from .service import Service
 from .tips import TIPS
 
@@ -32,7 +33,7 @@ with warnings.catch_warnings():
     from .race_tab import RaceTab
     from .tree_tab import TreeTab
 
-__all__ = ["build_page", "make_ui_app"]
+__all__ = ["add_page", "build_page", "make_ui_app"]
 
 _HERE = Path(__file__).resolve().parent
 _TITLE = "racer_local"
@@ -40,8 +41,8 @@ _TITLE = "racer_local"
 _MAX_EVENTS = 64
 
 
-def build_page(service: Service) -> gr.Blocks:
-    """Build the page for a service."""
+def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
+    """Build the page for a service; ``live`` takes the answers that are being written."""
     with gr.Blocks(title=_TITLE, analytics_enabled=False, fill_width=True) as page:
         head = gr.HTML(header(service.facts), elem_id="rl-header")
         with gr.Row(elem_classes="rl-page"):
@@ -51,7 +52,7 @@ def build_page(service: Service) -> gr.Blocks:
                 files = gr.Column(elem_classes="rl-files")
             with gr.Column(scale=1, min_width=320, elem_classes="rl-main"), gr.Tabs():
                 with gr.Tab("Chat", id="chat"):
-                    chat = ChatTab(service, controls)
+                    chat = ChatTab(service, controls, live)
                 with gr.Tab("Race", id="race"):
                     RaceTab(service, controls)
                 with gr.Tab("Draft tree", id="tree") as tree_tab:
@@ -83,10 +84,18 @@ def build_page(service: Service) -> gr.Blocks:
 def make_ui_app(service: Service, names: TrustedNames) -> FastAPI:
     """Make the web app: the page at ``/``, behind the host and origin checks."""
     app = make_app(names, title=_TITLE)
+    add_page(app, service, names, "/")
+    return app
+
+
+def add_page(app: FastAPI, service: Service, names: TrustedNames, path: str) -> None:
+    """Put the page into an app whose checks are those of ``make_app``."""
+    live = LiveAnswers()
+    add_live(app, live, path)
     gr.mount_gradio_app(
         app,
-        build_page(service),
-        path="/",
+        build_page(service, live),
+        path=path,
         server_name=names.bind,
         footer_links=[],
         run_history=False,
@@ -102,7 +111,6 @@ def make_ui_app(service: Service, names: TrustedNames) -> FastAPI:
         js=(_HERE / "page.js").read_text(encoding="utf-8").replace("__TIPS__", json.dumps(TIPS)),
         show_error=True,
     )
-    return app
 
 
 def _theme() -> gr.themes.Base:

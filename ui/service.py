@@ -132,7 +132,7 @@ class Service(Closing):
         self._turns.close()
 
     @property
-    def _has_spare_cores(self) -> bool:
+    def has_spare_cores(self) -> bool:
         """Whether a browser here can draw without taking time from the model."""
         return (os.cpu_count() or 1) >= self._model.target.n_threads + 2
 
@@ -149,7 +149,7 @@ class Service(Closing):
         answer = Answer()
         self._worker.submit(lambda: self._run(ask, turn, answer))
         try:
-            tick_s = _TICK_S if self._has_spare_cores else _TICK_SHARED_S
+            tick_s = _TICK_S if self.has_spare_cores else _TICK_SHARED_S
             while not answer.done.wait(tick_s + len(answer.pieces) * _TICK_PER_TOKEN_S):
                 yield answer
             yield answer
