@@ -66,13 +66,19 @@ def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
         def leave(request: gr.Request) -> None:
             for kind in ("", " race", " bench"):
                 service.stop(f"{request.session_hash}{kind}")
+            service.leave(str(request.session_hash))
 
         page.unload(leave)
         # Another tab may have loaded another model since this page was built.
         page.load(
-            lambda: [header(service.facts), service.facts.name, service.facts.is_exact],
+            lambda: [
+                header(service.facts),
+                service.facts.name,
+                service.facts.is_exact,
+                service.facts.remembers,
+            ],
             None,
-            [head, picker.choice, controls.exact],
+            [head, picker.choice, controls.exact, controls.remember],
             queue=False,
             show_progress="hidden",
             api_visibility="private",

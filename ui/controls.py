@@ -33,6 +33,7 @@ class Controls:
     Attributes:
         system: the system prompt.
         exact: whether the very tokens of plain decoding are given; opens the model anew.
+        remember: whether conversations are kept and drafted from later; opens the model anew.
         budget: most guesses in a step.
         inputs: all components, in the order that ``ask`` takes their values.
     """
@@ -61,6 +62,9 @@ class Controls:
             )
             self.exact = gr.Checkbox(
                 facts.is_exact, label="exact", container=False, elem_id="rl-exact"
+            )
+            self.remember = gr.Checkbox(
+                facts.remembers, label="remember", container=False, elem_id="rl-remember"
             )
         with gr.Accordion("Answer", open=False, elem_classes="rl-group"):
             self.system = gr.Textbox(
@@ -176,6 +180,7 @@ class Controls:
             self.budget: gr.update(interactive=can_draft),
             self.mode: gr.update(interactive=can_draft),
             self.exact: facts.is_exact,
+            self.remember: facts.remembers,
         }
 
 

@@ -25,7 +25,7 @@ from .panels import figure_values
 __all__ = ["LiveAnswers", "add_live", "mark", "settled"]
 
 # Often enough to look alive.
-_EVERY_S = 0.2
+_EVERY_S = 0.25
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 
 

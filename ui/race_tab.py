@@ -10,7 +10,6 @@ from typing import Any
 
 import gradio as gr
 
-from racer_local.bench.suites import choose
 from racer_local.config import DraftConfig
 from racer_local.errors import ConfigError
 
@@ -26,6 +25,26 @@ _WAIT_S = 0.25
 _PLAIN = DraftConfig(mode="off")
 # Fewer tokens than this say little about speed.
 _ENOUGH_TOKENS = 32
+# To change something is to write most of it again: what guesses are good for.
+_PROMPT = """\
+Rename the function total to sum_of_prices in this code and show the whole code:
+```python
+def total(prices):
+    result = 0
+    for price in prices:
+        result = result + price
+    return result
+
+def average(prices):
+    if len(prices) == 0:
+        return 0
+    return total(prices) / len(prices)
+
+def report(prices):
+    print("Number of prices:", len(prices))
+    print("Total of prices:", total(prices))
+    print("Average of prices:", average(prices))
+```"""
 
 
 class RaceTab:
@@ -40,7 +59,7 @@ class RaceTab:
         )
         with gr.Row(elem_classes="rl-composer", equal_height=True):
             prompt = gr.Textbox(
-                choose(["code_edit"], 1)[0].turns[0],
+                _PROMPT,
                 label="Prompt",
                 show_label=False,
                 container=False,

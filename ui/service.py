@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from racer_local.bench.contest import BenchModel
+from racer_local.book_store import load_shelf, memory_path
 from racer_local.closing import Closing
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.drafting.base import StepOutcome
-from racer_local.errors import ModelLoadError, RacerError
+from racer_local.errors import ConfigError, ModelLoadError, RacerError
+from racer_local.fingerprint import tokenizer_fingerprint
 from racer_local.gguf_header import inspect_gguf, require_generative
 from racer_local.text_model import TextModel
 from racer_local.tree import Source
@@ -70,6 +72,7 @@ class ModelFacts:
         is_chat: whether it has a chat template.
         is_exact: whether it gives the very tokens of plain decoding.
         notices: what the user should know.
+        remembers: whether conversations are kept on this machine and drafted from later.
     """
 
     name: str
@@ -79,6 +82,7 @@ class ModelFacts:
     is_chat: bool
     is_exact: bool
     notices: tuple[str, ...]
+    remembers: bool = False
 
 
 class Service(Closing):
@@ -93,6 +97,9 @@ class Service(Closing):
         config: ModelConfig,
         draft: DraftConfig | None = None,
         on_progress: Callable[[float], None] | None = None,
+        *,
+        books: Sequence[str] = (),
+        remembers: bool = False,
     ) -> None:
         """Load the first model.
 
@@ -100,9 +107,11 @@ class Service(Closing):
             config: of the model; others are opened with the same settings.
             draft: how to draft where nothing else is asked for.
             on_progress: is told the loaded share, 0 to 1.
+            books: phrase books to draft from, of models with the same tokenizer.
+            remembers: keep conversations on this machine, and draft from those kept before.
 
         Raises:
-            RacerError: the model cannot be used.
+            RacerError: the model, or a book, cannot be used.
         """
         self._config = config
         self.draft = draft or DraftConfig()
@@ -110,8 +119,12 @@ class Service(Closing):
         self._turns = Turns(_MAX_WAITING, self._cancel)
         self._worker = Worker()
         self._is_closed = False
+        self._books = tuple(books)
+        self._remembers = remembers
+        # By session, the conversations that are not over and hence not kept yet.
+        self._said: dict[str, list[int]] = {}
         try:
-            self._model = self._worker.call(lambda: self._open(config, on_progress))
+            self._model = self._worker.call(lambda: self._open(config, books, on_progress))
             self.facts = self._worker.call(self._look)
         except BaseException:
             self._worker.close()
@@ -126,6 +139,12 @@ class Service(Closing):
     def stop(self, session: str) -> None:
         """Stop what a session asked for, within one decode step; others are not touched."""
         self._turns.stop(session)
+
+    def leave(self, session: str) -> None:
+        """Stop for good what a session asked for; its conversation is over."""
+        self.stop(session)
+        if not self._is_closed:
+            self._worker.submit(lambda: self._keep(session))
 
     def stop_all(self) -> None:
         """Stop everything for good; the program is about to end."""
@@ -200,8 +219,31 @@ class Service(Closing):
                 if turn.is_cancelled.is_set():
                     model.cancel()
         answer.finish_reason = stream.finish_reason
+        if self._remembers and not ask.is_fresh:
+            self._note_said(turn.session, stream.prompt, stream.tokens)
         # The first outcome is the prompt's.
         answer.steps.extend(self._view(n, outcome) for n, outcome in enumerate(outcomes) if n)
+
+    def _note_said(self, session: str, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        """Hold the conversation until it is over: until the session's next one begins."""
+        before = self._said.get(session, [])
+        # A template may write what the model said in other tokens.
+        half = len(before) // 2
+        if list(prompt[:half]) != before[:half]:
+            self._keep(session)
+        self._said[session] = [*prompt, *answer]
+
+    def _keep_all(self) -> None:
+        for session in list(self._said):
+            self._keep(session)
+
+    def _keep(self, session: str) -> None:
+        tokens = self._said.pop(session, None)
+        if tokens:
+            try:
+                self._model.remember(tokens)
+            except ConfigError as error:
+                logger.warning("a conversation was not kept: %s", error)
 
     def _draft_as(self, draft: DraftConfig) -> None:
         max_nodes = self._model.target.max_nodes
@@ -259,6 +301,7 @@ class Service(Closing):
         *,
         path: Path | None = None,
         is_exact: bool | None = None,
+        remembers: bool | None = None,
     ) -> None:
         """Take another model, or open it in another way; if that fails the old one stays.
 
@@ -266,6 +309,7 @@ class Service(Closing):
             on_progress: is told the loaded share, 0 to 1.
             path: of the model; None is the one before.
             is_exact: give the very tokens of plain decoding; None is as before.
+            remembers: keep conversations and draft from those kept before; None is as before.
 
         Raises:
             RacerError: the file cannot be used, or not in this way.
@@ -278,21 +322,45 @@ class Service(Closing):
         )
         # Most bad files are found out here, while the old model still stands.
         require_generative(inspect_gguf(config.path))
-        self._worker.call(lambda: self._swap(config, on_progress))
+        remembers = self._remembers if remembers is None else remembers
+        self._worker.call(lambda: self._swap(config, remembers, on_progress))
         self.facts = self._worker.call(self._look)
 
-    def _swap(self, config: ModelConfig, on_progress: Callable[[float], None]) -> None:
+    def _swap(
+        self, config: ModelConfig, remembers: bool, on_progress: Callable[[float], None]
+    ) -> None:
+        if remembers:
+            self._keep_all()
+        # Whoever switches it off wants nothing kept.
+        self._said.clear()
+        before = self._remembers
         # Two models may not fit into memory together.
         self._model.close()
+        self._remembers = remembers
         try:
-            self._model = self._open(config, on_progress)
+            self._model = self._open(config, self._fitting_books(config), on_progress)
         except RacerError as error:
-            self._model = self._open(self._config, on_progress)
+            self._remembers = before
+            self._model = self._open(self._config, self._fitting_books(self._config), on_progress)
             raise ModelLoadError(f"{error}; the model before is still in use") from error
         self._config = config
 
-    def _open(self, config: ModelConfig, on_progress: Callable[[float], None] | None) -> TextModel:
-        model = TextModel(config, self.draft, on_progress)
+    def _fitting_books(self, config: ModelConfig) -> Sequence[str]:
+        """Return the phrase books, or none where the model's tokenizer is another."""
+        try:
+            load_shelf(self._books, tokenizer_fingerprint(config.path) if self._books else "")
+        except ConfigError:
+            return ()
+        return self._books
+
+    def _open(
+        self,
+        config: ModelConfig,
+        books: Sequence[str],
+        on_progress: Callable[[float], None] | None,
+    ) -> TextModel:
+        model = TextModel(config, self.draft, on_progress, books=books, use_memory=self._remembers)
+        self._opened_books = tuple(books)
         self._drafting = self.draft
         return model
 
@@ -309,8 +377,22 @@ class Service(Closing):
             max_nodes=model.target.max_nodes,
             is_chat=model.model.chat_template is not None,
             is_exact=self._config.exact,
-            notices=tuple(model.notices),
+            notices=(*model.notices, *self._book_notices()),
+            remembers=self._remembers,
         )
+
+    def _book_notices(self) -> Iterator[str]:
+        if self._opened_books:
+            yield f"Guesses come from the phrase books too: {', '.join(self._opened_books)}."
+        elif self._books:
+            yield "The phrase books are of another tokenizer; this model guesses without them."
+        if self._remembers:
+            path = memory_path(tokenizer_fingerprint(self._config.path))
+            yield (
+                f"Conversations are kept, once they are over, in {path}, readable by you alone, "
+                "and guessed from later. Nothing is sent anywhere. “racer-local forget” removes "
+                "them."
+            )
 
     def close(self) -> None:
         """Stop everything and free the model; a second call does nothing."""
@@ -318,8 +400,12 @@ class Service(Closing):
             return
         self._is_closed = True
         self.stop_all()
-        self._worker.call(self._model.close)
+        self._worker.call(self._end)
         self._worker.close()
+
+    def _end(self) -> None:
+        self._keep_all()
+        self._model.close()
 
 
 def explain(error: BaseException) -> str:
