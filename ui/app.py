@@ -39,6 +39,7 @@ _HERE = Path(__file__).resolve().parent
 _TITLE = "racer_local"
 # More pages than this are told to try again; how many may ask is the service's business.
 _MAX_EVENTS = 64
+_LOOK_EVERY_S = 0.05
 
 
 def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
@@ -84,6 +85,9 @@ def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
             api_visibility="private",
         )
     page.queue(max_size=_MAX_EVENTS, default_concurrency_limit=None, api_open=False)
+    # Gradio looks for new events a thousand times a second, and each time takes a core and Python
+    # from the model; on Windows it looks as often as here.
+    page._queue.sleep_when_free = _LOOK_EVERY_S
     return page
 
 
