@@ -13,6 +13,7 @@ from racer_local.errors import ConfigError
 from .answer import Answer
 from .controls import Controls
 from .conversation import Conversation, flatten, read_conversation, to_json, to_markdown
+from .examples import EXAMPLES
 from .live import LiveAnswers, mark, settled
 from .panels import context_meter, note, speed_panel
 from .service import Ask, Service, explain
@@ -27,22 +28,6 @@ _WAIT_S = 0.25
 # the growing text by itself.
 _SETTLE_S = 2.0
 _SETTLE_PER_TOKEN_S = 0.002
-_EXAMPLES = [
-    (
-        "Correct a text",
-        "Correct the spelling and return the whole text: Their are many reason why "
-        "cats sleeps so much. Cats is hunters, and hunters needs rest. A cat who sleep fourteen "
-        "hour are a healthy cat.",
-    ),
-    (
-        "Change some code",
-        "Rename the variable x to total in this code and show the whole code:\n"
-        "```python\ndef add(values):\n    x = 0\n    for value in values:\n        x = x + value\n"
-        "    print(x)\n    return x\n```",
-    ),
-    ("Explain something", "Explain in simple words why the sky is blue."),
-    ("Write a story", "Write a short story about a robot who learns to paint."),
-]
 
 
 class ChatTab:
@@ -73,7 +58,7 @@ class ChatTab:
                     allow_tags=False,
                     sanitize_html=True,
                     placeholder=_placeholder(service),
-                    examples=[{"text": text, "display_text": name} for name, text in _EXAMPLES],
+                    examples=[{"text": text, "display_text": name} for name, text in EXAMPLES],
                 )
                 self.growing = gr.HTML("", elem_id="rl-live")
                 self.notice = gr.HTML("", elem_id="rl-notice")

@@ -15,6 +15,7 @@ from racer_local.errors import ConfigError
 
 from .answer import Answer
 from .controls import Controls
+from .examples import CHANGE_CODE
 from .panels import coloured, note
 from .service import Ask, Service, explain
 from .turns import Turn
@@ -25,26 +26,6 @@ _WAIT_S = 0.25
 _PLAIN = DraftConfig(mode="off")
 # Fewer tokens than this say little about speed.
 _ENOUGH_TOKENS = 32
-# To change something is to write most of it again: what guesses are good for.
-_PROMPT = """\
-Rename the function total to sum_of_prices in this code and show the whole code:
-```python
-def total(prices):
-    result = 0
-    for price in prices:
-        result = result + price
-    return result
-
-def average(prices):
-    if len(prices) == 0:
-        return 0
-    return total(prices) / len(prices)
-
-def report(prices):
-    print("Number of prices:", len(prices))
-    print("Total of prices:", total(prices))
-    print("Average of prices:", average(prices))
-```"""
 
 
 class RaceTab:
@@ -59,7 +40,7 @@ class RaceTab:
         )
         with gr.Row(elem_classes="rl-composer", equal_height=True):
             prompt = gr.Textbox(
-                _PROMPT,
+                CHANGE_CODE,
                 label="Prompt",
                 show_label=False,
                 container=False,
