@@ -43,6 +43,8 @@ class ChatTab:
         self._service = service
         self._controls = controls
         self._live = live
+        # Sessions whose running answer is to leave no trace.
+        self._dropped: set[str] = set()
         self.last = gr.State(None, time_to_live=3600)
         with gr.Row(elem_classes="rl-chat-row"):
             with gr.Column(scale=3, min_width=320):
@@ -184,7 +186,7 @@ class ChatTab:
         return self._asking([*kept, {"role": "user", "content": str(event.value)}])
 
     def _undo(self, history: Any, event: gr.UndoData, request: gr.Request) -> dict[Any, Any]:
-        self._service.stop(str(request.session_hash))
+        self._drop(str(request.session_hash))
         messages = flatten(history)
         taken_back = messages[_index(event)]["content"] if _index(event) < len(messages) else ""
         return {
@@ -195,7 +197,7 @@ class ChatTab:
         }
 
     def _clear(self, request: gr.Request) -> dict[Any, Any]:
-        self._service.stop(str(request.session_hash))
+        self._drop(str(request.session_hash))
         return {
             self.chat: [],
             self.panel: speed_panel(None),
@@ -204,6 +206,10 @@ class ChatTab:
             self.last: None,
             **self._buttons(is_running=False),
         }
+
+    def _drop(self, session: str) -> None:
+        self._dropped.add(session)
+        self._service.stop(session)
 
     def _stop(self, request: gr.Request) -> None:
         self._service.stop(str(request.session_hash))
@@ -221,13 +227,15 @@ class ChatTab:
 
     def _answer(self, request: gr.Request, history: Any, *values: Any) -> Iterator[dict[Any, Any]]:
         messages = flatten(history)
+        session = str(request.session_hash)
+        self._dropped.discard(session)
         idle = self._buttons(is_running=False)
         if not _is_open(messages):
             yield idle
             return
         try:
             ask = self._controls.ask(messages, values)
-            with self._service.take_turn(str(request.session_hash)) as turn:
+            with self._service.take_turn(session) as turn:
                 while not turn.wait(_WAIT_S):
                     yield {self.notice: note(f"Waiting for {turn.n_ahead} before you.")}
                 if turn.is_cancelled.is_set():
@@ -235,6 +243,10 @@ class ChatTab:
                     return
                 yield {self.notice: "", **self._buttons(is_running=True)}
                 answer = yield from self._grow(messages, ask, turn)
+            if session in self._dropped:
+                self._dropped.discard(session)
+                yield {self.growing: "", self.notice: "", **idle}
+                return
             yield {**self._finished(messages, answer), **idle}
         except Exception as error:  # noqa: BLE001  # the page shows it
             yield {self.notice: note(explain(error), "error"), self.growing: "", **idle}
@@ -252,6 +264,8 @@ class ChatTab:
                     name = self._live.open(answer)
                     yield {self.growing: mark(name, ""), self.panel: speed_panel(answer)}
                 text = answer.text
+                if turn.is_cancelled.is_set():
+                    continue
                 if not text:
                     yield {self.notice: note(_reading(answer))}
                     continue

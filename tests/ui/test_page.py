@@ -129,6 +129,20 @@ def test_retry_edit_undo_and_clear(chat: Any, server: Any) -> None:
     assert chat.questions() == []
 
 
+def test_clear_while_an_answer_is_written_leaves_nothing(chat: Any, server: Any) -> None:
+    page = chat.page
+    chat.set("max-tokens", 400)
+    chat.send(LONG)
+    page.wait_for_selector("#rl-chat .rl-tail")
+    page.locator("#rl-chat button[aria-label=Clear]").first.click()
+    chat.wait()
+    page.wait_for_timeout(1000)
+    assert chat.questions() == chat.answers() == []
+    chat.set("max-tokens", 16)
+    assert chat.ask("Say hello.")
+    assert LONG not in server.prompts()[-1]
+
+
 def test_another_model_and_back_and_a_broken_one(chat: Any, broken_path: Path) -> None:
     page = chat.page
 
