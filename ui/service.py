@@ -22,6 +22,7 @@ from racer_local.tree import Source
 from racer_local.worker import Worker
 
 from .answer import Answer, Piece, StepView
+from .keeping import Unfinished, book_notices
 from .turns import Turn, Turns
 
 __all__ = ["Ask", "ModelFacts", "Service", "explain"]
@@ -121,8 +122,8 @@ class Service(Closing):
         self._is_closed = False
         self._books = tuple(books)
         self._remembers = remembers
-        # By session, the conversations that are not over and hence not kept yet.
-        self._said: dict[str, list[int]] = {}
+        self._opened_books: tuple[str, ...] = ()
+        self._said = Unfinished(lambda tokens: self._model.remember(tokens))
         try:
             self._model = self._worker.call(lambda: self._open(config, books, on_progress))
             self.facts = self._worker.call(self._look)
@@ -144,7 +145,7 @@ class Service(Closing):
         """Stop for good what a session asked for; its conversation is over."""
         self.stop(session)
         if not self._is_closed:
-            self._worker.submit(lambda: self._keep(session))
+            self._worker.submit(lambda: self._said.end(session))
 
     def stop_all(self) -> None:
         """Stop everything for good; the program is about to end."""
@@ -220,30 +221,9 @@ class Service(Closing):
                     model.cancel()
         answer.finish_reason = stream.finish_reason
         if self._remembers and not ask.is_fresh:
-            self._note_said(turn.session, stream.prompt, stream.tokens)
+            self._said.note(turn.session, stream.prompt, stream.tokens)
         # The first outcome is the prompt's.
         answer.steps.extend(self._view(n, outcome) for n, outcome in enumerate(outcomes) if n)
-
-    def _note_said(self, session: str, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """Hold the conversation until it is over: until the session's next one begins."""
-        before = self._said.get(session, [])
-        # A template may write what the model said in other tokens.
-        half = len(before) // 2
-        if list(prompt[:half]) != before[:half]:
-            self._keep(session)
-        self._said[session] = [*prompt, *answer]
-
-    def _keep_all(self) -> None:
-        for session in list(self._said):
-            self._keep(session)
-
-    def _keep(self, session: str) -> None:
-        tokens = self._said.pop(session, None)
-        if tokens:
-            try:
-                self._model.remember(tokens)
-            except ConfigError as error:
-                logger.warning("a conversation was not kept: %s", error)
 
     def _draft_as(self, draft: DraftConfig) -> None:
         max_nodes = self._model.target.max_nodes
@@ -330,9 +310,9 @@ class Service(Closing):
         self, config: ModelConfig, remembers: bool, on_progress: Callable[[float], None]
     ) -> None:
         if remembers:
-            self._keep_all()
+            self._said.end_all()
         # Whoever switches it off wants nothing kept.
-        self._said.clear()
+        self._said.drop_all()
         before = self._remembers
         # Two models may not fit into memory together.
         self._model.close()
@@ -366,6 +346,7 @@ class Service(Closing):
 
     def _look(self) -> ModelFacts:
         model = self._model
+        memory = memory_path(tokenizer_fingerprint(self._config.path)) if self._remembers else None
         header = model.model.header
         size = header.size_bytes / 1e6
         parts = [header.arch, header.file_type, f"{size:,.0f} MB" if size < 1000 else ""]
@@ -377,22 +358,9 @@ class Service(Closing):
             max_nodes=model.target.max_nodes,
             is_chat=model.model.chat_template is not None,
             is_exact=self._config.exact,
-            notices=(*model.notices, *self._book_notices()),
+            notices=(*model.notices, *book_notices(self._opened_books, self._books, memory)),
             remembers=self._remembers,
         )
-
-    def _book_notices(self) -> Iterator[str]:
-        if self._opened_books:
-            yield f"Guesses come from the phrase books too: {', '.join(self._opened_books)}."
-        elif self._books:
-            yield "The phrase books are of another tokenizer; this model guesses without them."
-        if self._remembers:
-            path = memory_path(tokenizer_fingerprint(self._config.path))
-            yield (
-                f"Conversations are kept, once they are over, in {path}, readable by you alone, "
-                "and guessed from later. Nothing is sent anywhere. “racer-local forget” removes "
-                "them."
-            )
 
     def close(self) -> None:
         """Stop everything and free the model; a second call does nothing."""
@@ -404,7 +372,7 @@ class Service(Closing):
         self._worker.close()
 
     def _end(self) -> None:
-        self._keep_all()
+        self._said.end_all()
         self._model.close()
 
 
