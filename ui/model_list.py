@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from racer_local.catalog import load_catalog
 from racer_local.errors import RacerError
+from racer_local.gguf_reader import quoted
 from racer_local.model_store import models_folder
 from racer_local.stores.base import FoundModel, list_models
 from racer_local.stores.find import checked, find_models
 
 __all__ = ["model_choices"]
 
-_MAX_REASON = 60
+_MAX_REASON = 80
 
 
 def model_choices() -> list[tuple[str, str]]:
@@ -45,7 +46,8 @@ def _to_fetch(names: set[str]) -> list[tuple[str, str]]:
 
 def _label(model: FoundModel) -> str:
     if model.problem:
-        reason = model.problem
+        # Messages name the file, which the label does already.
+        reason = model.problem.replace(quoted(str(model.path)), "it")
         reason = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…"
         return f"{model.name} (cannot be used: {reason})"
     return f"{model.name} ({model.size_bytes / 1e6:,.0f} MB)" if model.store else model.name

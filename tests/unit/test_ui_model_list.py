@@ -33,6 +33,6 @@ def test_the_folder_the_catalog_and_other_stores_and_bad_files_with_a_reason(
     assert any(name.startswith("lmstudio:") for name in names), names
     label, name = choices[-1]
     assert name == "broken.gguf"
-    assert label.startswith("broken.gguf (cannot be used: ")
+    assert label.startswith("broken.gguf (cannot be used: it ")
     shutil.rmtree(tmp_path / "models")
     assert "mine.gguf" not in [name for _, name in model_list.model_choices()]
