@@ -113,9 +113,11 @@ class ModelBar:
             }
             return
         facts = self._service.facts
+        if choice is not None:
+            # Another model counts in other tokens.
+            yield {self._meter: context_meter(0, facts.n_ctx)}
         yield {
             self._head: header(facts),
-            self._meter: context_meter(0, facts.n_ctx),
             # The name that was asked for: of other programs' models, the file's says nothing.
             self.choice: gr.update(choices=model_choices(), value=choice or facts.name),
             self.status: note("Loaded.") + _notices(facts),
