@@ -93,6 +93,11 @@ class Service(Closing):
         facts: about the model.
     """
 
+    # What was asked for, and what fits the model.
+    _books: tuple[str, ...] = ()
+    _opened_books: tuple[str, ...] = ()
+    _remembers = False
+
     def __init__(
         self,
         config: ModelConfig,
@@ -122,7 +127,6 @@ class Service(Closing):
         self._is_closed = False
         self._books = tuple(books)
         self._remembers = remembers
-        self._opened_books: tuple[str, ...] = ()
         self._said = Unfinished(lambda tokens: self._model.remember(tokens))
         try:
             self._model = self._worker.call(lambda: self._open(config, books, on_progress))
@@ -144,7 +148,7 @@ class Service(Closing):
     def leave(self, session: str) -> None:
         """Stop for good what a session asked for; its conversation is over."""
         self.stop(session)
-        if not self._is_closed:
+        if self._remembers and not self._is_closed:
             self._worker.submit(lambda: self._said.end(session))
 
     def stop_all(self) -> None:
