@@ -9,7 +9,14 @@ from typing import Any
 
 import click
 
-from racer_local.cli.options import draft_config, draft_options, model_config, model_options
+from racer_local.cli.books import check_books
+from racer_local.cli.options import (
+    book_option,
+    draft_config,
+    draft_options,
+    model_config,
+    model_options,
+)
 from racer_local.errors import ConfigError
 from racer_local.web.origins import TrustedNames, require_safe_bind
 
@@ -52,13 +59,7 @@ _SWITCH_INTERVAL_S = 0.0002
 @click.option("--name", help="The model's name to clients.  [default: the file's]")
 @model_options
 @draft_options
-@click.option(
-    "--book",
-    "books",
-    metavar="NAME",
-    multiple=True,
-    help="Draft from this phrase book too (see index); repeatable.",
-)
+@book_option
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
 def command(host: str, port: int, **options: Any) -> int:
     """Serve a model to programs that speak OpenAI's API.
@@ -80,6 +81,7 @@ def command(host: str, port: int, **options: Any) -> int:
         origins=frozenset(options["allow_origin"]),
     )
     draft = draft_config(options, memory=options["draft_memory"])
+    check_books(options, draft)
     try:
         from racer_local.server.limits import ServeConfig
         from racer_local.server.running import run_server
