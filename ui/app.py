@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     from .race_tab import RaceTab
     from .tree_tab import TreeTab
 
-__all__ = ["build_page", "make_ui_app"]
+__all__ = ["add_page", "build_page", "make_ui_app"]
 
 _HERE = Path(__file__).resolve().parent
 _TITLE = "racer_local"
@@ -47,7 +47,7 @@ def build_page(service: Service) -> gr.Blocks:
         with gr.Row(elem_classes="rl-page"):
             with gr.Column(scale=0, min_width=270, elem_classes="rl-side"):
                 picker = ModelBar(service)
-                controls = Controls(service.facts, service.draft)
+                controls = Controls(service.facts, service.draft, is_shared=service.is_shared)
                 files = gr.Column(elem_classes="rl-files")
             with gr.Column(scale=1, min_width=320, elem_classes="rl-main"), gr.Tabs():
                 with gr.Tab("Chat", id="chat"):
@@ -56,8 +56,9 @@ def build_page(service: Service) -> gr.Blocks:
                     RaceTab(service, controls)
                 with gr.Tab("Draft tree", id="tree") as tree_tab:
                     TreeTab(chat.last, tree_tab)
-                with gr.Tab("Benchmark", id="bench"):
-                    BenchTab(service)
+                if not service.is_shared:
+                    with gr.Tab("Benchmark", id="bench"):
+                        BenchTab(service)
             with files:
                 chat.build_files()
         picker.wire(controls, head, chat.meter)
@@ -83,10 +84,16 @@ def build_page(service: Service) -> gr.Blocks:
 def make_ui_app(service: Service, names: TrustedNames) -> FastAPI:
     """Make the web app: the page at ``/``, behind the host and origin checks."""
     app = make_app(names, title=_TITLE)
+    add_page(app, service, names, "/")
+    return app
+
+
+def add_page(app: FastAPI, service: Service, names: TrustedNames, path: str) -> None:
+    """Put the page into an app whose checks are those of ``make_app``."""
     gr.mount_gradio_app(
         app,
         build_page(service),
-        path="/",
+        path=path,
         server_name=names.bind,
         footer_links=[],
         run_history=False,
@@ -102,7 +109,6 @@ def make_ui_app(service: Service, names: TrustedNames) -> FastAPI:
         js=(_HERE / "page.js").read_text(encoding="utf-8").replace("__TIPS__", json.dumps(TIPS)),
         show_error=True,
     )
-    return app
 
 
 def _theme() -> gr.themes.Base:

@@ -89,8 +89,8 @@ def command(prompt: str | None, **options: Any) -> int:
             origins = model.drafted_from(stream) if model.books.books else []
             _report(stream, compared, origins, as_json=options["as_json"], more=options["stats"])
             if options["remember"]:
-                text = [*tokens, *stream.tokens]
-                remember(model, text, lambda line: click.echo(line, err=True))
+                said = [*tokens, *stream.tokens]
+                remember(model, said, lambda line: click.echo(line, err=True))
         finally:
             worker.call(model.close)
     return 0
