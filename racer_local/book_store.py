@@ -30,6 +30,7 @@ __all__ = [
     "memory_path",
     "remember",
     "save_book",
+    "unused_notices",
 ]
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,13 @@ def load_shelf(names: Iterable[str], fingerprint: str, *, with_memory: bool = Fa
         if memory is not None:
             books.append(memory)
     return Shelf(books)
+
+
+def unused_notices(shelf: Shelf, mode: str) -> list[str]:
+    """Say it where a draft mode does not look into the books that were given."""
+    if not shelf.books or mode == "auto":
+        return []
+    return [f"phrase books and remembered texts are used by draft mode auto only, not by {mode}"]
 
 
 # --- chat memory -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ deals in token ids; text is the business of ``text_model``.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -130,6 +131,7 @@ class Engine:
                 draft = replace(draft, budget=min(draft.budget, self.target.max_nodes))
             elif budget is not None:
                 budget = min(budget, self.target.max_nodes)
+        self._draft = draft
         n_drafters = 1
         memory: DraftMemory = "conversation"
         make: Callable[[], Drafter]
@@ -157,6 +159,40 @@ class Engine:
             lambda: GuardedDrafter(make(), mode, n_nodes, memory), n_drafters
         )
         self.drafter = self._drafters.latest
+
+    @contextlib.contextmanager
+    def drafting(self, draft: DraftConfig) -> Iterator[None]:
+        """Draft differently for a while; what was learned before is there again afterwards.
+
+        Only while nothing is generated. Settings that are in use already change nothing.
+        """
+        if draft == self._draft:
+            yield
+            return
+        if draft.mode == "auto" and self.cost is None:
+            with self.target.aside():
+                self._measured_cost()
+        before = self._draft, self._asked, self._drafters, self.drafter
+        try:
+            self.use(draft)
+            yield
+        finally:
+            self._draft, self._asked, self._drafters, self.drafter = before
+
+    @contextlib.contextmanager
+    def aside(self, draft: DraftConfig) -> Iterator[None]:
+        """Generate from an empty cache, with a drafter that knows nothing.
+
+        The texts and all that was learned from them are there again afterwards, the text in the
+        cache among the saved ones. Only while nothing is generated.
+        """
+        before = self._draft, self._asked, self._drafters, self.drafter
+        with self.target.aside():
+            try:
+                self.use(draft)
+                yield
+            finally:
+                self._draft, self._asked, self._drafters, self.drafter = before
 
     def _measured_cost(self) -> CostModel | None:
         """Know what steps cost here; measured once, by a short probe of the empty target."""

@@ -14,12 +14,12 @@ from racer_local.backend.chat import Message, render_chat
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import runtime_version
 from racer_local.backend.target import LlamaTarget
-from racer_local.book_store import load_shelf, remember
+from racer_local.book_store import load_shelf, memory_path, remember, unused_notices
 from racer_local.closing import Closing
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.cost_store import CostStore
 from racer_local.drafting.base import StepOutcome
-from racer_local.drafting.phrase_shelf import drafted_from
+from racer_local.drafting.phrase_shelf import Shelf, drafted_from
 from racer_local.engine import Engine, FinishReason, Generation, TokenEvent
 from racer_local.errors import ConfigError
 from racer_local.exactness import find_exact_rows
@@ -148,27 +148,40 @@ class TextModel(Closing):
                 if book.n_vocab != self.model.n_vocab:
                     raise ConfigError("a phrase book has another vocabulary than the model")
             self.target = LlamaTarget(self.model, config)
-            self._costs = CostStore(
+            self._costs: CostStore | None
+            self._costs = costs = CostStore(
                 config, self.target.kv_type, self.target.n_threads, runtime_version()
             )
-            exact_rows = find_exact_rows(self.target, self._costs)
+            exact_rows = find_exact_rows(self.target, costs)
             memory = load_row_memory(config.path) if self.target.max_nodes else None
             self.engine = Engine(
                 self.target,
                 draft,
-                cost=self._costs.load(),
+                cost=costs.load(),
                 row_memory=memory,
                 exact_rows=exact_rows,
                 books=self.books,
             )
+            self._notices = unused_notices(self.books, (draft or DraftConfig()).mode)
         except BaseException:
             self.model.close()
             raise
 
+    @classmethod
+    def over(
+        cls, model: LlamaModel, target: LlamaTarget, engine: Engine, books: Shelf
+    ) -> TextModel:
+        """Answer with what somebody else opened, and closes."""
+        self = cls.__new__(cls)
+        self.model, self.target, self.engine, self.books = model, target, engine, books
+        self._costs = None
+        self._notices = []
+        return self
+
     @property
     def notices(self) -> list[str]:
         """What the user should know about this model and these settings."""
-        return self.target.notices
+        return [*self.target.notices, *self._notices]
 
     def prompt_tokens(self, text: str) -> list[TokenId]:
         """Tokenize a raw prompt, with BOS where the model wants one."""
@@ -223,6 +236,11 @@ class TextModel(Closing):
         ]
         return drafted_from(self.books, text, places)
 
+    @property
+    def memory_path(self) -> Path:
+        """The file that ``remember`` writes."""
+        return memory_path(tokenizer_fingerprint(self.model.path))
+
     def remember(self, tokens: Sequence[TokenId]) -> Path:
         """Keep a conversation for later drafts (``use_memory``); returns the file it is in.
 
@@ -241,6 +259,8 @@ class TextModel(Closing):
 
     def close(self) -> None:
         """Free context and weights; a second call does nothing."""
+        if self._costs is None:
+            return
         if not self.target.is_closed and self.engine.cost is not None:
             self._costs.save(self.engine.cost)
         self.target.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +111,12 @@ class ScriptedTarget:
         self._tree = None
 
     def forget(self) -> None:
+        self.rewind(0)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self.rewind(0)
+        yield
         self.rewind(0)
 
     def sampler(self, config: SamplingConfig) -> ScriptedSampler:

@@ -49,7 +49,7 @@ def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
         with gr.Row(elem_classes="rl-page"):
             with gr.Column(scale=0, min_width=270, elem_classes="rl-side"):
                 picker = ModelBar(service)
-                controls = Controls(service.facts, service.draft)
+                controls = Controls(service.facts, service.draft, is_shared=service.is_shared)
                 files = gr.Column(elem_classes="rl-files")
             with gr.Column(scale=1, min_width=320, elem_classes="rl-main"), gr.Tabs():
                 with gr.Tab("Chat", id="chat"):
@@ -58,8 +58,9 @@ def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
                     RaceTab(service, controls)
                 with gr.Tab("Draft tree", id="tree") as tree_tab:
                     TreeTab(chat.last, tree_tab)
-                with gr.Tab("Benchmark", id="bench"):
-                    BenchTab(service)
+                if not service.is_shared:
+                    with gr.Tab("Benchmark", id="bench"):
+                        BenchTab(service)
             with files:
                 chat.build_files()
         picker.wire(controls, head, chat.meter)

@@ -237,7 +237,7 @@ class ChatTab:
             ask = self._controls.ask(messages, values)
             with self._service.take_turn(session) as turn:
                 while not turn.wait(_WAIT_S):
-                    yield {self.notice: note(f"Waiting for {turn.n_ahead} before you.")}
+                    yield {self.notice: note(turn.waits_for)}
                 if turn.is_cancelled.is_set():
                     yield {self.notice: note("Stopped before it began."), **idle}
                     return

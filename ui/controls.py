@@ -38,8 +38,11 @@ class Controls:
         inputs: all components, in the order that ``ask`` takes their values.
     """
 
-    def __init__(self, facts: ModelFacts, draft: DraftConfig) -> None:
-        """Build the components where the caller's layout stands."""
+    def __init__(self, facts: ModelFacts, draft: DraftConfig, *, is_shared: bool = False) -> None:
+        """Build the components where the caller's layout stands.
+
+        What opens the model anew is left out where others share it.
+        """
         with gr.Accordion("Drafting", open=True, elem_classes="rl-group"):
             modes = [(_MODES.get(mode, mode), mode) for mode in get_args(DraftMode)]
             self.mode = gr.Dropdown(
@@ -61,10 +64,18 @@ class Controls:
                 buttons=[],
             )
             self.exact = gr.Checkbox(
-                facts.is_exact, label="exact", container=False, elem_id="rl-exact"
+                facts.is_exact,
+                label="exact",
+                container=False,
+                visible=not is_shared,
+                elem_id="rl-exact",
             )
             self.remember = gr.Checkbox(
-                facts.remembers, label="remember", container=False, elem_id="rl-remember"
+                facts.remembers,
+                label="remember",
+                container=False,
+                visible=not is_shared,
+                elem_id="rl-remember",
             )
         with gr.Accordion("Answer", open=False, elem_classes="rl-group"):
             self.system = gr.Textbox(

@@ -45,9 +45,12 @@ class ModelBar:
             value=service.facts.name,
             label="Model",
             allow_custom_value=True,
+            interactive=not service.is_shared,
             elem_id="rl-model",
         )
-        self.load = gr.Button("Load model", size="sm", elem_id="rl-load")
+        self.load = gr.Button(
+            "Load model", size="sm", visible=not service.is_shared, elem_id="rl-load"
+        )
         self.status = gr.HTML(_notices(service.facts), elem_id="rl-model-status")
 
     def wire(self, controls: Controls, head: Any, meter: Any) -> None:
@@ -58,6 +61,8 @@ class ModelBar:
             head: the page's header.
             meter: the context meter.
         """
+        if self._service.is_shared:
+            return
         self._controls, self._head, self._meter = controls, head, meter
         changed = [head, meter, self.choice, self.status, self.load]
         fitted = [controls.budget, controls.mode, controls.exact, controls.remember]

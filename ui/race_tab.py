@@ -100,7 +100,7 @@ class RaceTab:
                 ask = replace(ask, sampling=replace(ask.sampling, seed=seed))
             with self._service.take_turn(f"{request.session_hash} race") as turn:
                 while not turn.wait(_WAIT_S):
-                    yield {self._verdict: note(f"Waiting for {turn.n_ahead} before you.")}
+                    yield {self._verdict: note(turn.waits_for)}
                 yield from self._run(ask, turn)
         except Exception as error:  # noqa: BLE001  # the page shows it
             yield {self._verdict: note(explain(error), "error")}

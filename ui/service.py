@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,16 @@ from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, Sampl
 from racer_local.drafting.base import StepOutcome
 from racer_local.errors import ConfigError, ModelLoadError, RacerError
 from racer_local.fingerprint import tokenizer_fingerprint
-from racer_local.gguf_header import inspect_gguf, require_generative
+from racer_local.gguf_header import GgufInfo, inspect_gguf, require_generative
 from racer_local.text_model import TextModel
 from racer_local.tree import Source
 from racer_local.worker import Worker
 
 from .answer import Answer, Piece, StepView
 from .keeping import Unfinished, book_notices
-from .turns import Turn, Turns
+from .turns import Queue, Turn, Turns
 
-__all__ = ["Ask", "ModelFacts", "Service", "explain"]
+__all__ = ["Ask", "ModelFacts", "Service", "explain", "facts_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +93,10 @@ class Service(Closing):
 
     Attributes:
         facts: about the model.
+        is_shared: whether others use the model too, so that it cannot be exchanged from here.
     """
+
+    is_shared = False
 
     # What was asked for, and what fits the model.
     _books: tuple[str, ...] = ()
@@ -122,7 +127,7 @@ class Service(Closing):
         self._config = config
         self.draft = draft or DraftConfig()
         self._drafting = self.draft
-        self._turns = Turns(_MAX_WAITING, self._cancel)
+        self._turns: Queue = Turns(_MAX_WAITING, self._cancel)
         self._worker = Worker()
         self._is_closed = False
         self._books = tuple(books)
@@ -171,7 +176,15 @@ class Service(Closing):
         Whoever leaves early stops the answer. The turn has to have come.
         """
         answer = Answer()
-        self._worker.submit(lambda: self._run(ask, turn, answer))
+
+        def end(future: Future[None]) -> None:
+            error = future.exception()
+            if error is not None:
+                # It was never begun.
+                answer.error = explain(error)
+            answer.done.set()
+
+        self._submit(turn, lambda: self._run(ask, turn, answer)).add_done_callback(end)
         try:
             tick_s = _TICK_S if self.has_spare_cores else _TICK_SHARED_S
             while not answer.done.wait(tick_s + len(answer.pieces) * _TICK_PER_TOKEN_S):
@@ -182,9 +195,14 @@ class Service(Closing):
                 turn.cancel()
                 answer.done.wait()
 
+    def _submit(self, turn: Turn, function: Callable[[], None]) -> Future[None]:
+        """Have a function run on the computing thread; ``turn`` is whose it is."""
+        return self._worker.submit(function)
+
     def _run(self, ask: Ask, turn: Turn, answer: Answer) -> None:
         try:
-            self._generate(ask, turn, answer)
+            with self._prepared(ask):
+                self._generate(ask, turn, answer)
         except Exception as error:  # noqa: BLE001  # the page shows it
             answer.error = explain(error)
         finally:
@@ -192,9 +210,6 @@ class Service(Closing):
 
     def _generate(self, ask: Ask, turn: Turn, answer: Answer) -> None:
         model = self._model
-        self._draft_as(ask.draft)
-        if ask.is_fresh:
-            model.engine.forget()
         outcomes: list[StepOutcome] = []
 
         def on_step(outcome: StepOutcome) -> None:
@@ -229,9 +244,19 @@ class Service(Closing):
         # The first outcome is the prompt's.
         answer.steps.extend(self._view(n, outcome) for n, outcome in enumerate(outcomes) if n)
 
-    def _draft_as(self, draft: DraftConfig) -> None:
+    @contextlib.contextmanager
+    def _prepared(self, ask: Ask) -> Iterator[None]:
+        """Draft as asked for, and from an empty cache if that was asked for too."""
+        self._draft_as(self._fitted(ask.draft))
+        if ask.is_fresh:
+            self._model.engine.forget()
+        yield
+
+    def _fitted(self, draft: DraftConfig) -> DraftConfig:
         max_nodes = self._model.target.max_nodes
-        draft = replace(draft, budget=min(draft.budget, max_nodes)) if max_nodes else draft
+        return replace(draft, budget=min(draft.budget, max_nodes)) if max_nodes else draft
+
+    def _draft_as(self, draft: DraftConfig) -> None:
         if draft != self._drafting:
             # `auto` measures an empty target the first time.
             if draft.mode == "auto" and self._model.engine.cost is None:
@@ -351,16 +376,10 @@ class Service(Closing):
     def _look(self) -> ModelFacts:
         model = self._model
         memory = memory_path(tokenizer_fingerprint(self._config.path)) if self._remembers else None
-        header = model.model.header
-        size = header.size_bytes / 1e6
-        parts = [header.arch, header.file_type, f"{size:,.0f} MB" if size < 1000 else ""]
-        parts.append(f"{size / 1000:,.1f} GB" if size >= 1000 else "")
-        return ModelFacts(
-            name=header.path.name,
-            kind=" · ".join(part for part in parts if part),
+        return facts_of(
+            model.model.header,
             n_ctx=model.target.n_ctx,
             max_nodes=model.target.max_nodes,
-            is_chat=model.model.chat_template is not None,
             is_exact=self._config.exact,
             notices=(*model.notices, *book_notices(self._opened_books, self._books, memory)),
             remembers=self._remembers,
@@ -378,6 +397,31 @@ class Service(Closing):
     def _end(self) -> None:
         self._said.end_all()
         self._model.close()
+
+
+def facts_of(
+    header: GgufInfo,
+    *,
+    n_ctx: int,
+    max_nodes: int,
+    is_exact: bool,
+    notices: Sequence[str] = (),
+    remembers: bool = False,
+) -> ModelFacts:
+    """Say what the page shows of a model."""
+    size = header.size_bytes / 1e6
+    parts = [header.arch, header.file_type, f"{size:,.0f} MB" if size < 1000 else ""]
+    parts.append(f"{size / 1000:,.1f} GB" if size >= 1000 else "")
+    return ModelFacts(
+        name=header.path.name,
+        kind=" · ".join(part for part in parts if part),
+        n_ctx=n_ctx,
+        max_nodes=max_nodes,
+        is_chat=header.has_chat_template,
+        is_exact=is_exact,
+        notices=tuple(notices),
+        remembers=remembers,
+    )
 
 
 def explain(error: BaseException) -> str:

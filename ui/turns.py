@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from racer_local.closing import Closing
 from racer_local.errors import BusyError
 
-__all__ = ["Turn", "Turns"]
+__all__ = ["Queue", "Turn", "Turns"]
 
 
 class Turn(Closing):
@@ -19,7 +20,7 @@ class Turn(Closing):
         is_cancelled: set once somebody asked it to stop.
     """
 
-    def __init__(self, turns: Turns, session: str) -> None:
+    def __init__(self, turns: Queue, session: str) -> None:
         """Made by ``Turns.take``."""
         self._turns = turns
         self.session = session
@@ -29,6 +30,12 @@ class Turn(Closing):
     def n_ahead(self) -> int:
         """How many are served before; 0 once it is this one's turn."""
         return self._turns.n_ahead(self)
+
+    @property
+    def waits_for(self) -> str:
+        """Say what it waits for, to a user."""
+        n_ahead = self.n_ahead
+        return f"Waiting for {n_ahead} before you." if n_ahead else "One moment …"
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the turn to come, or for it to be cancelled; tell whether either is so."""
@@ -41,6 +48,31 @@ class Turn(Closing):
     def close(self) -> None:
         """Let the next one in."""
         self._turns.leave(self)
+
+
+class Queue(Protocol):
+    """What hands out turns; see ``Turns`` for the methods."""
+
+    def take(self, session: str) -> Turn:
+        """Join the end of the queue."""
+
+    def stop(self, session: str) -> None:
+        """Cancel what a session asked for."""
+
+    def close(self) -> None:
+        """Cancel everything for good."""
+
+    def n_ahead(self, turn: Turn) -> int:
+        """Count those before a turn."""
+
+    def wait(self, turn: Turn, timeout_s: float) -> bool:
+        """Wait for a turn to come, or to be cancelled."""
+
+    def cancel(self, turn: Turn) -> None:
+        """Ask whoever holds a turn to stop."""
+
+    def leave(self, turn: Turn) -> None:
+        """Let the next one in."""
 
 
 class Turns:

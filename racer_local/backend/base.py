@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -106,6 +107,12 @@ class Target(Protocol):
 
     def forget(self) -> None:
         """Drop the text, and all saved ones."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Begin with an empty cache; the texts from before are saved, and there again at the end.
+
+        Nothing of what is read in between is kept.
+        """
 
     def sampler(self, config: SamplingConfig) -> TokenSampler:
         """Make the sampler of one request."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import llama_cpp
 import numpy as np
@@ -329,6 +330,19 @@ class LlamaTarget:
         """Drop the text, and all saved ones."""
         self._states.clear()
         self.rewind(0)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Begin with an empty cache, and keep nothing of it; see ``Target.aside``."""
+        if self._states.is_worth_saving(len(self.tokens), 0):
+            self._save_prefix()
+        before, self._states = self._states, PrefixStates(0)
+        try:
+            self.rewind(0)
+            yield
+        finally:
+            self._states = before
+            self.rewind(0)
 
     def rewind(self, n_tokens: int) -> None:
         """Shorten the text to ``n_tokens``; where that is impossible, to nothing."""

@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
+from racer_local.cli.books import check_books
 from racer_local.cli.options import (
+    book_options,
     draft_config,
     draft_options,
     generation_config,
@@ -31,6 +33,7 @@ __all__ = ["command"]
     help="Keep what is typed in FILE, for the arrow keys.  [default: forgotten at the end]",
 )
 @draft_options
+@book_options
 @sampling_options
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
 def command(**options: Any) -> int:
@@ -40,6 +43,7 @@ def command(**options: Any) -> int:
     Examples:
       racer-local chat
       racer-local chat --model path/to/model.gguf --system "Answer in one sentence."
+      racer-local chat --book myproject --remember
       printf 'Name a colour.\\nAnother one.\\n' | racer-local chat --temp 0 > answers.txt
 
     Ctrl-C stops the answer, a second one leaves. Piped lines are questions, one each, or several
@@ -58,6 +62,7 @@ def command(**options: Any) -> int:
 
     settings = ChatSettings(sampling_config(options), generation_config(options))
     draft = draft_config(options)
+    check_books(options, draft)
     conversation = Conversation()
     if options["saved"] is not None:
         conversation = load_chat(chat_path(options["saved"])).conversation
@@ -79,6 +84,8 @@ def command(**options: Any) -> int:
                     f"{model.name}, context {model.n_ctx:,} · /help lists the commands, "
                     "Ctrl-D leaves"
                 )
+            if options["remember"]:
+                screen.note(f"note: {model.memory_notice()}")
             chat = Chat(
                 worker,
                 model,
@@ -87,6 +94,7 @@ def command(**options: Any) -> int:
                 interrupts,
                 conversation,
                 is_interactive=is_interactive,
+                is_kept=options["remember"],
             )
             with interrupts:
                 return chat.run(reader)

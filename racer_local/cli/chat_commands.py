@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import click
 
+from racer_local.book_store import unused_notices
 from racer_local.chat.entry import Entry
 from racer_local.chat.saved import chat_path, load_chat, save_chat
+from racer_local.cli.books import source_lines
 from racer_local.cli.chat_screen import COLORS
 from racer_local.config import DraftMode
 from racer_local.errors import ConfigError
@@ -44,6 +46,7 @@ def _help(chat: Chat, text: str) -> None:
 
 
 def _clear(chat: Chat, text: str) -> None:
+    chat.keep()
     chat.conversation.clear()
     chat.n_used = 0
     chat.screen.note("cleared; the system message stays")
@@ -84,6 +87,7 @@ def _save(chat: Chat, text: str) -> None:
 
 def _load(chat: Chat, text: str) -> None:
     saved = load_chat(chat_path(text))
+    chat.keep()
     chat.conversation = saved.conversation
     chat.n_used = 0
     held = f", held with {saved.model}" if saved.model else ""
@@ -97,6 +101,8 @@ def _turns(chat: Chat) -> str:
 
 def _model(chat: Chat, text: str) -> None:
     if text.strip():
+        # The next model's tokens are others.
+        chat.keep()
         chat.model.switch(text.strip())
         for notice in chat.model.text_model.notices:
             chat.screen.note(f"note: {notice}")
@@ -116,13 +122,10 @@ def _stats(chat: Chat, text: str) -> None:
     if stats is None:
         raise ConfigError("there are no figures before the first answer")
     reused = f"prompt {stats.n_prompt} tokens, of which {stats.n_reused} were still in the cache"
-    sources = ", ".join(
-        f"{source.name.lower()} {count.accepted} of {count.drafted}"
-        for source, count in stats.by_source.items()
-    )
+    sources = "\n".join(source_lines(stats, chat.last_origins)) or "nothing was drafted"
     chat.screen.note(
         f"{stats.line()}\n{reused}\nanswer {stats.n_generated} tokens in {stats.n_steps} steps, "
-        f"draft {stats.draft}, seed {stats.seed}\naccepted by source: {sources}\n"
+        f"draft {stats.draft}, seed {stats.seed}\n{sources}\n"
         f"{chat.context_meter()}, {_turns(chat)}, {chat.conversation.n_dropped} no longer read"
     )
 
@@ -143,6 +146,8 @@ def _draft(chat: Chat, text: str) -> None:
                 raise ConfigError(f"{error}"[:200]) from None
         chat.model.use(draft)
     now = chat.model.draft
+    for notice in unused_notices(chat.model.text_model.books, now.mode):
+        chat.screen.note(f"note: {notice}")
     chat.screen.note(f"draft {now.mode}" + (f", budget {now.budget}" if now.mode != "off" else ""))
 
 
@@ -155,6 +160,18 @@ def _exact(chat: Chat, text: str) -> None:
     is_on = chat.model.is_exact
     meaning = "the very tokens of plain decoding" if is_on else "near-ties may fall the other way"
     chat.screen.note(f"exact is {'on' if is_on else 'off'}: {meaning}")
+
+
+def _remember(chat: Chat, text: str) -> None:
+    choice = text.strip().lower()
+    if choice not in ("", "on", "off"):
+        raise ConfigError("/remember takes on or off")
+    if choice:
+        chat.is_kept = choice == "on"
+    if chat.is_kept:
+        chat.screen.note(chat.model.memory_notice())
+    else:
+        chat.screen.note("this chat is not kept when it ends")
 
 
 def _colors(chat: Chat, text: str) -> None:
@@ -190,6 +207,9 @@ COMMANDS = {
     "draft": _Command(_draft, "[MODE [N]]", "show or set how to draft, with a budget of N"),
     "exact": _Command(
         _exact, "[on|off]", "the very tokens of plain decoding; opens the model anew"
+    ),
+    "remember": _Command(
+        _remember, "[on|off]", "keep this chat on this machine when it ends; says where"
     ),
     "colors": _Command(_colors, "[on|off]", "colour tokens by who drafted them"),
     "bye": _Command(_bye, "", "leave"),

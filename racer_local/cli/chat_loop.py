@@ -8,6 +8,7 @@ from racer_local.chat.conversation import Conversation, answer_room
 from racer_local.chat.entry import Entry, parse_entry
 from racer_local.chat.reasoning import ReasoningScanner
 from racer_local.chat.settings import ChatSettings
+from racer_local.cli.books import remember
 from racer_local.cli.chat_input import EntryReader
 from racer_local.cli.chat_model import ChatModel
 from racer_local.cli.chat_screen import Screen
@@ -35,6 +36,8 @@ class Chat:
         screen: where it is shown.
         shows_stats: whether a line of figures follows each answer.
         last_stats: figures of the last answer, or None.
+        last_origins: files that its accepted drafts came from, and how many tokens each.
+        is_kept: whether the conversation is remembered on this machine when it ends.
         is_leaving: whether the chat ends before the next entry.
     """
 
@@ -48,10 +51,12 @@ class Chat:
         conversation: Conversation,
         *,
         is_interactive: bool,
+        is_kept: bool = False,
     ) -> None:
         """Put the parts together.
 
-        ``is_interactive`` says that somebody is there to see an error and go on.
+        ``is_interactive`` says that somebody is there to see an error and go on, ``is_kept`` that
+        what is said is to be remembered.
         """
         self.conversation = conversation
         self.settings = settings
@@ -59,6 +64,8 @@ class Chat:
         self.screen = screen
         self.shows_stats = True
         self.last_stats: Stats | None = None
+        self.last_origins: list[tuple[str, int]] = []
+        self.is_kept = is_kept
         self.n_used = 0
         self.is_leaving = False
         self.exit_code = 0
@@ -66,9 +73,18 @@ class Chat:
         self._interrupts = interrupts
         self._is_interactive = is_interactive
         self._is_armed = False
+        # The conversation as the model read and wrote it, as far as it is not remembered yet.
+        self._said: list[int] = []
 
     def run(self, reader: EntryReader) -> int:
         """Go on until the user leaves; return the exit code."""
+        try:
+            code = self._converse(reader)
+        finally:
+            is_well = self._keep_at_end()
+        return code if is_well else code or 1
+
+    def _converse(self, reader: EntryReader) -> int:
         while not self.is_leaving:
             try:
                 text = reader.read()
@@ -86,6 +102,24 @@ class Chat:
                 self.screen.end_answer()
                 self.screen.note("Ctrl-C again, Ctrl-D or /bye leaves")
         return self.exit_code
+
+    def keep(self) -> None:
+        """Remember what was said so far, if that is wished; once.
+
+        Raises:
+            ConfigError: it cannot be kept.
+        """
+        said, self._said = self._said, []
+        if said and self.is_kept:
+            remember(self.model.text_model, said, self.screen.note)
+
+    def _keep_at_end(self) -> bool:
+        try:
+            self.keep()
+        except RacerError as error:
+            self.screen.note(f"error: {error}")
+            return False
+        return True
 
     def _do(self, entry: Entry) -> None:
         from racer_local.cli.chat_commands import ANSWERING, run_command
@@ -125,6 +159,8 @@ class Chat:
                 room = answer_room(self.model.n_ctx, self.settings.limits.max_tokens)
                 fitted = self.model.fit(self.conversation, room)
                 if fitted.n_dropped:
+                    # What follows has the oldest turns no longer.
+                    self.keep()
                     turns = "turn" if fitted.n_dropped == 1 else f"{fitted.n_dropped} turns"
                     self.screen.note(
                         f"note: the context is full; the oldest {turns} will no longer be read"
@@ -139,6 +175,8 @@ class Chat:
         finally:
             # A partial answer stays, whatever ended it.
             self.conversation.answer(text)
+        if stream.tokens:
+            self._said = [*fitted.tokens, *stream.tokens]
         self._tell(stream, len(fitted.tokens))
         n_pressed = self._interrupts.take()
         if n_pressed:
@@ -175,6 +213,7 @@ class Chat:
     def _tell(self, stream: TextStream, n_prompt: int) -> None:
         stats = self.last_stats = stream.stats
         self.n_used = n_prompt + stats.n_generated
+        self.last_origins = self.model.text_model.drafted_from(stream)
         for notice in stats.notices:
             self.screen.note(f"note: {notice}")
         if stream.finish_reason == "cancelled":

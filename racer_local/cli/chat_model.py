@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from racer_local.cli.books import book_arguments
 from racer_local.cli.options import model_config
 from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig
@@ -84,8 +85,11 @@ class ChatModel:
                     raise KeyboardInterrupt
                 progress.show(share, 1.0)
 
+            arguments = book_arguments(options)
             try:
-                self._model = self._worker.call(lambda: TextModel(config, self.draft, on_progress))
+                self._model = self._worker.call(
+                    lambda: TextModel(config, self.draft, on_progress, **arguments)
+                )
             except BaseException:
                 is_stopping.set()
                 raise
@@ -154,6 +158,14 @@ class ChatModel:
         """Prepare an answer."""
         return self.text_model.stream(
             tokens, settings.sampling, settings.limits, on_prefill=on_prefill
+        )
+
+    def memory_notice(self) -> str:
+        """Say what --remember does with this chat."""
+        return (
+            f"what is said here is kept in {self.text_model.memory_path}, readable by you alone, "
+            "and drafted from in later chats; /remember off keeps no more of it, racer-local "
+            "forget removes it all"
         )
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from racer_local.cli.books import book_arguments, check_books, remember, source_lines
 from racer_local.cli.options import (
     book_options,
     draft_config,
@@ -24,16 +25,12 @@ from racer_local.cli.options import (
 from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
-from racer_local.gguf_reader import quoted
-from racer_local.stats import Stats
 from racer_local.worker import Worker
 
 if TYPE_CHECKING:
     from racer_local.text_model import TextModel, TextStream
 
 __all__ = ["command"]
-
-_MAX_ORIGINS = 8
 
 
 @click.command("generate")
@@ -68,6 +65,7 @@ def command(prompt: str | None, **options: Any) -> int:
     sampling = sampling_config(options)
     limits = generation_config(options)
     draft = draft_config(options)
+    check_books(options, draft)
     text = _read_prompt(prompt)
     from racer_local.text_model import TextModel
 
@@ -78,10 +76,8 @@ def command(prompt: str | None, **options: Any) -> int:
             worker.check()
             progress.show(share, 1.0)
 
-        books, remembers = options["books"], options["remember"]
-        model = worker.call(
-            lambda: TextModel(config, draft, on_progress, books=books, use_memory=remembers)
-        )
+        arguments = book_arguments(options)
+        model = worker.call(lambda: TextModel(config, draft, on_progress, **arguments))
         progress.clear()
         try:
             for notice in model.notices:
@@ -92,9 +88,9 @@ def command(prompt: str | None, **options: Any) -> int:
             compared = _compare(model, ask, sampling, stream) if options["compare"] else None
             origins = model.drafted_from(stream) if model.books.books else []
             _report(stream, compared, origins, as_json=options["as_json"], more=options["stats"])
-            if remembers:
-                path = model.remember([*tokens, *stream.tokens])
-                click.echo(f"remembered in {path}; racer-local forget removes it", err=True)
+            if options["remember"]:
+                said = [*tokens, *stream.tokens]
+                remember(model, said, lambda line: click.echo(line, err=True))
         finally:
             worker.call(model.close)
     return 0
@@ -204,8 +200,8 @@ def _report(
     for notice in stats.notices:
         click.echo(f"note: {notice}", err=True)
     click.echo(stats.line(), err=True)
-    if more:
-        _tell_sources(stats, origins)
+    for line in source_lines(stats, origins) if more else ():
+        click.echo(line, err=True)
     if compared is not None:
         same = (
             "the same text" if compared["same_as_plain"] else "another text (rounding near a tie)"
@@ -215,19 +211,3 @@ def _report(
             f"{stats.tokens_per_s:.0f} tok/s ({compared['speedup']:.2f}x) · {same}",
             err=True,
         )
-
-
-def _tell_sources(stats: Stats, origins: list[tuple[str, int]]) -> None:
-    for source, count in stats.by_source.items():
-        if count.drafted:
-            share = count.accepted / count.drafted
-            click.echo(
-                f"{source.name.lower()}: drafted {count.drafted}, accepted {count.accepted} "
-                f"({share:.0%})",
-                err=True,
-            )
-    for name, n_tokens in origins[:_MAX_ORIGINS]:
-        click.echo(f"  {n_tokens} tokens from {quoted(name)}", err=True)
-    if len(origins) > _MAX_ORIGINS:
-        rest = sum(n_tokens for _, n_tokens in origins[_MAX_ORIGINS:])
-        click.echo(f"  {rest} tokens from {len(origins) - _MAX_ORIGINS} other files", err=True)

@@ -20,6 +20,7 @@ from racer_local.config import (
 )
 
 __all__ = [
+    "book_option",
     "book_options",
     "device_options",
     "draft_config",
@@ -67,16 +68,21 @@ def draft_options(function: _F) -> _F:
     )(function)
 
 
+def book_option(function: _F) -> _F:
+    """Add --book."""
+    return click.option(
+        "--book",
+        "books",
+        metavar="NAME",
+        multiple=True,
+        help="Draft from this phrase book too (see index), with --draft auto; repeatable.",
+    )(function)
+
+
 def book_options(function: _F) -> _F:
     """Add --book and --remember."""
     return _all(
-        click.option(
-            "--book",
-            "books",
-            metavar="NAME",
-            multiple=True,
-            help="Draft from this phrase book too (see index); repeatable.",
-        ),
+        book_option,
         click.option(
             "--remember",
             is_flag=True,

@@ -5,13 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from racer_local.cli.options import draft_config, draft_options, model_config, model_options
+from racer_local.cli.books import check_books
+from racer_local.cli.options import (
+    book_option,
+    draft_config,
+    draft_options,
+    model_config,
+    model_options,
+)
 from racer_local.errors import ConfigError
 from racer_local.web.origins import TrustedNames, require_safe_bind
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from racer_local.server.host import ModelHost
 
 __all__ = ["command"]
 
@@ -49,16 +62,11 @@ _SWITCH_INTERVAL_S = 0.0002
     show_default=True,
     help="Which earlier texts drafts may be taken from.",
 )
+@click.option("--ui", "has_ui", is_flag=True, help="Offer the chat page too, at /ui.")
 @click.option("--name", help="The model's name to clients.  [default: the file's]")
 @model_options
 @draft_options
-@click.option(
-    "--book",
-    "books",
-    metavar="NAME",
-    multiple=True,
-    help="Draft from this phrase book too (see index); repeatable.",
-)
+@book_option
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
 def command(host: str, port: int, **options: Any) -> int:
     """Serve a model to programs that speak OpenAI's API.
@@ -67,6 +75,7 @@ def command(host: str, port: int, **options: Any) -> int:
     Examples:
       racer-local serve
       racer-local serve --model path/to/model.gguf --port 8000
+      racer-local serve --ui
       RACER_API_KEY=secret racer-local serve --host 0.0.0.0
 
     Clients use http://127.0.0.1:8642/v1 and any key, unless one is set: in the variable
@@ -80,6 +89,7 @@ def command(host: str, port: int, **options: Any) -> int:
         origins=frozenset(options["allow_origin"]),
     )
     draft = draft_config(options, memory=options["draft_memory"])
+    check_books(options, draft)
     try:
         from racer_local.server.limits import ServeConfig
         from racer_local.server.running import run_server
@@ -89,6 +99,7 @@ def command(host: str, port: int, **options: Any) -> int:
             f"the server needs more packages ({error.name} is missing); get them with: "
             "pip install 'racer-local[server]', or in a checkout: make serve"
         ) from error
+    pages = _ui_modules() if options["has_ui"] else None
     idle = options["idle_unload"]
     config = ServeConfig(
         api_key=key,
@@ -100,6 +111,12 @@ def command(host: str, port: int, **options: Any) -> int:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with bind(host, port) as listener:
         model = model_config(options, draft)
+
+        def add_page(app: FastAPI, host: ModelHost, path: str) -> None:
+            assert pages is not None
+            page, shared = pages
+            page.add_page(app, shared.SharedService(host, model, draft), names, path)
+
         run_server(
             listener,
             names,
@@ -108,9 +125,22 @@ def command(host: str, port: int, **options: Any) -> int:
             draft,
             name=options["name"] or model.path.stem,
             books=options["books"],
+            add_page=add_page if pages is not None else None,
             say=lambda line: click.echo(f"racer-local: {line}", err=True),
         )
     return 0
+
+
+def _ui_modules() -> tuple[ModuleType, ModuleType]:
+    from racer_local.ui_package import ui_module
+
+    try:
+        return ui_module("app"), ui_module("shared")
+    except ImportError as error:
+        raise ConfigError(
+            f"the chat page needs more packages ({error.name} is missing); get them with: "
+            "pip install 'racer-local[server,ui]', or leave out --ui"
+        ) from error
 
 
 def _api_key(path: str | None) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from racer_local.cli.books import check_books
 from racer_local.cli.options import (
     book_options,
     draft_config,
@@ -52,6 +53,7 @@ def command(host: str, port: int, browser: bool, **options: Any) -> int:
             f"another machine use a tunnel: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE"
         )
     draft = draft_config(options)
+    check_books(options, draft)
     try:
         from racer_local.ui_package import ui_module
         from racer_local.web.runner import bind, serve, url_of

@@ -23,6 +23,7 @@ from racer_local.engine import Engine
 from racer_local.errors import ClosedError
 from racer_local.exactness import find_exact_rows
 from racer_local.row_memory_store import load_row_memory
+from racer_local.text_model import TextModel
 from racer_local.tree import TokenId
 
 __all__ = ["Core", "Observers", "RowsObserver"]
@@ -68,7 +69,7 @@ class Core:
         self.calls = CallQueue()
         self.model = model
         self._pieces: dict[TokenId, bytes] = {}
-        self._books = books
+        self._books = Shelf([]) if books is None else books
         self.compute = compute_thread()
         self.compute.run(lambda: self._open(config, draft, ctx))
         self.compute.stop_at_exit(self.calls)
@@ -86,6 +87,10 @@ class Core:
             books=self._books,
             exact_rows=exact_rows,
         )
+
+    def text_model(self) -> TextModel:
+        """Return what is open here as the commands see a model; for the compute thread."""
+        return TextModel.over(self.model, self.target, self.engine, self._books)
 
     def piece(self, token: TokenId) -> bytes:
         """Return the bytes of a token; a control token has none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import llama_cpp
 import numpy as np
@@ -24,11 +24,13 @@ from racer_local.embed.completion import Completion
 from racer_local.embed.low_level import COMPLETION_OPTIONS
 from racer_local.errors import ConfigError
 from racer_local.stats import Stats
+from racer_local.text_model import TextModel
 from racer_local.tree import TokenId
 
 __all__ = ["OverflowPolicy", "RacerLlama"]
 
 OverflowPolicy: TypeAlias = Literal["error", "drop_oldest"]
+_T = TypeVar("_T")
 
 
 class RacerLlama(CompletingLlama):
@@ -215,6 +217,28 @@ class RacerLlama(CompletingLlama):
                     call.thread = threading.get_ident()
             with self._inside(call):
                 self._keep(answer, tokens)
+
+    def lend(self, function: Callable[[TextModel], _T], *, handle: CallHandle | None = None) -> _T:
+        """Hand the open model to ``function`` on the compute thread, in this call's turn.
+
+        For a program that shares one model between this class and the parts below it. The
+        function must leave drafting as it was: see ``Engine.drafting`` and ``Engine.aside``.
+
+        Args:
+            function: its result is returned, its error raised.
+            handle: cancels what it generates, from any thread and at any time.
+
+        Raises:
+            ClosedError: the model was closed.
+        """
+        core = self._require_core()
+        with self._call(None, handle) as call:
+            core.require_open()
+            call.watch(core.engine.cancel)
+            try:
+                return core.compute.run(lambda: function(core.text_model()), core.engine.cancel)
+            finally:
+                call.watch(None)
 
     def estimated_speedup(self, stats: Stats) -> float | None:
         """Estimate how much faster an answer came than without drafts.

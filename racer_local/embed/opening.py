@@ -23,7 +23,7 @@ from racer_local.backend.adopted import amend_context_params
 from racer_local.backend.kv import KV_TYPES
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import clear_native_errors, last_native_error, physical_cores
-from racer_local.book_store import load_shelf
+from racer_local.book_store import load_shelf, unused_notices
 from racer_local.config import DraftConfig, ModelConfig
 from racer_local.embed.core import Core
 from racer_local.errors import ConfigError, ModelLoadError, UnsupportedModelError
@@ -126,6 +126,8 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
                 if book.n_vocab != model.n_vocab:
                     raise ConfigError("a phrase book has another vocabulary than the model")
             self.notices.extend(self._core.target.notices)
+            if shelf is not None:
+                self.notices.extend(unused_notices(shelf, draft.mode))
             if not header.has_chat_template and options.get("chat_format") is None:
                 self.notices.append(
                     "this model file has no chat template, so it is probably a base model; chats "

@@ -16,17 +16,18 @@ from racer_local.web.origins import TrustedNames
 __all__ = ["make_server_app"]
 
 
-def make_server_app(service: Service, names: TrustedNames) -> FastAPI:
+def make_server_app(service: Service, names: TrustedNames, page: str | None = None) -> FastAPI:
     """Make the app.
 
     Args:
         service: answers.
         names: whose requests are answered.
+        page: where a page for browsers will be put into the app, if one will.
     """
     config = service.config
     checks = [Middleware(JsonOnly)]
     if config.api_key is not None:
-        checks.append(Middleware(KeyCheck, key=config.api_key))
+        checks.append(Middleware(KeyCheck, key=config.api_key, page=page))
     app = make_app(names, title="racer_local", max_body_bytes=config.max_body_bytes, checks=checks)
     app.add_middleware(RequestCount, count=service.metrics.answered)
     install_error_handlers(app)

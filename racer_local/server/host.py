@@ -11,7 +11,7 @@ from time import time
 from typing import Literal, TypeAlias
 
 from racer_local.embed.llama import RacerLlama
-from racer_local.server.jobs import Job, JobQueue
+from racer_local.server.jobs import JobQueue, Work
 
 __all__ = ["ModelFacts", "ModelHost", "ModelState"]
 
@@ -136,7 +136,7 @@ class ModelHost:
                 job.finish()
             self._unload()
 
-    def _rest(self) -> Iterator[Job]:
+    def _rest(self) -> Iterator[Work]:
         while (job := self.jobs.take(0)) is not None:
             yield job
 

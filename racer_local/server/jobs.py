@@ -12,15 +12,28 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from racer_local.embed.aio import CallHandle
 
-__all__ = ["Job", "JobQueue", "QueueFullError"]
+__all__ = ["Job", "JobQueue", "QueueFullError", "Work"]
 
 
 class QueueFullError(Exception):
     """As many requests wait as may."""
+
+
+class Work(Protocol):
+    """What waits for the model, and is then done on its thread."""
+
+    def run(self) -> None:
+        """Do it; never raises."""
+
+    def finish(self) -> None:
+        """Be told that it will not be done."""
+
+    def cancel(self) -> None:
+        """Be told to end soon; from any thread."""
 
 
 class Job:
@@ -118,8 +131,8 @@ class JobQueue:
         """Let at most ``limit`` jobs wait behind the one that is served."""
         self._limit = limit
         self._changed = threading.Condition()
-        self._jobs: deque[Job] = deque()
-        self._active: Job | None = None
+        self._jobs: deque[Work] = deque()
+        self._active: Work | None = None
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -131,7 +144,14 @@ class JobQueue:
         """Whether a job is being served."""
         return self._active is not None
 
-    def add(self, job: Job) -> None:
+    def n_ahead(self, job: Work) -> int:
+        """Count those that are served before a job; 0 also where it is not waiting."""
+        with self._changed:
+            if job not in self._jobs:
+                return 0
+            return self._jobs.index(job) + (self._active is not None)
+
+    def add(self, job: Work) -> None:
         """Put a job at the end.
 
         Raises:
@@ -144,14 +164,14 @@ class JobQueue:
             self._jobs.append(job)
             self._changed.notify()
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: Work) -> None:
         """Cancel a job; one that waits leaves its place at once."""
         job.cancel()
         with self._changed, contextlib.suppress(ValueError):
             self._jobs.remove(job)
             job.finish()
 
-    def take(self, timeout_s: float | None) -> Job | None:
+    def take(self, timeout_s: float | None) -> Work | None:
         """Wait for the next job; None after the time, or when the queue was closed."""
         with self._changed:
             self._active = None

@@ -5,6 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from fastapi import FastAPI
+from fastapi.responses import RedirectResponse
 
 from racer_local.config import DraftConfig, ModelConfig, choose_n_ctx
 from racer_local.embed.from_config import open_llama
@@ -17,7 +21,11 @@ from racer_local.server.service import Service
 from racer_local.web.origins import TrustedNames
 from racer_local.web.runner import serve, url_of
 
-__all__ = ["run_server"]
+__all__ = ["PAGE_PATH", "AddPage", "run_server"]
+
+PAGE_PATH = "/ui"
+# Puts the chat page of a model into an app, under a path.
+AddPage: TypeAlias = Callable[[FastAPI, ModelHost, str], None]
 
 
 def run_server(
@@ -29,6 +37,7 @@ def run_server(
     *,
     name: str,
     books: Sequence[str] = (),
+    add_page: AddPage | None = None,
     say: Callable[[str], None],
 ) -> None:
     """Serve until Ctrl-C or SIGTERM.
@@ -41,6 +50,7 @@ def run_server(
         draft: how to draft.
         name: of the model, to clients.
         books: phrase books to draft from.
+        add_page: offers the chat page too.
         say: tells the user what happens.
 
     Raises:
@@ -72,10 +82,12 @@ def run_server(
         idle_unload_s=config.idle_unload_s,
         on_state=on_state,
     )
-    app = make_server_app(Service(host, config), names)
+    app = _make_app(host, config, names, add_page)
 
     def on_ready() -> None:
         say(f"serving {name} at {url_of(listener)}/v1 (Ctrl-C ends it)")
+        if add_page is not None:
+            say(f"the chat page is at {url_of(listener)}{PAGE_PATH}")
         host.start()
 
     try:
@@ -83,7 +95,33 @@ def run_server(
     finally:
         host.stop()
         host.join()
-    if host.error is not None:
-        if isinstance(host.error, RacerError):
-            raise host.error
-        raise ModelLoadError(f"the model could not be opened: {host.error}") from host.error
+    _raise_error_of(host)
+
+
+def _make_app(
+    host: ModelHost, config: ServeConfig, names: TrustedNames, add_page: AddPage | None
+) -> FastAPI:
+    service = Service(host, config)
+    if add_page is None:
+        return make_server_app(service, names)
+    app = make_server_app(service, names, PAGE_PATH)
+
+    @app.get("/", include_in_schema=False)
+    async def to_the_page() -> RedirectResponse:
+        return RedirectResponse(f"{PAGE_PATH}/")
+
+    # The page names this one as if it were alone here.
+    @app.get("/manifest.json", include_in_schema=False)
+    async def to_its_manifest() -> RedirectResponse:
+        return RedirectResponse(f"{PAGE_PATH}/manifest.json")
+
+    add_page(app, host, PAGE_PATH)
+    return app
+
+
+def _raise_error_of(host: ModelHost) -> None:
+    if host.error is None:
+        return
+    if isinstance(host.error, RacerError):
+        raise host.error
+    raise ModelLoadError(f"the model could not be opened: {host.error}") from host.error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 from racer_local.web.origins import TrustedNames
@@ -22,8 +22,18 @@ _POLICY_VIOLATION = 1008
 _PROXY_HEADERS = (b"forwarded", b"x-forwarded-")
 
 
-async def refuse(scope: Scope, send: Send, status: int, message: str, code: str) -> None:
-    """Answer with an error in the form that OpenAI clients understand; close a web socket."""
+async def refuse(
+    scope: Scope,
+    send: Send,
+    status: int,
+    message: str,
+    code: str,
+    more: Sequence[tuple[bytes, bytes]] = (),
+) -> None:
+    """Answer with an error in the form that OpenAI clients understand; close a web socket.
+
+    ``more`` are further headers.
+    """
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": code})
         return
@@ -35,6 +45,7 @@ async def refuse(scope: Scope, send: Send, status: int, message: str, code: str)
         (b"content-length", str(len(body)).encode()),
         # The rest of a body that nobody will read must not be taken for the next request.
         (b"connection", b"close"),
+        *more,
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

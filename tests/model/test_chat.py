@@ -165,6 +165,47 @@ class TestPiped:
         assert "/exact takes on or off" in stderr
         assert stderr.count(" tok/s · ") == 2
 
+    def test_a_book_is_drafted_from_and_a_chat_is_kept_only_where_asked_for(
+        self, piped, isolated_home: Path, tmp_path: Path
+    ) -> None:
+        question, n = "Name the days of the week, one per line.\n", ("-n", "40")
+        first = piped(question, *n)
+        # Nothing is kept unless asked for.
+        assert not any(isolated_home.rglob("memory/*.npz"))
+        (tmp_path / "days.txt").write_bytes(first.stdout)
+        book = tmp_path / "days.npz"
+        indexing = [*COMMAND[:-1], "index", str(tmp_path / "days.txt"), "-o", str(book)]
+        subprocess.run(indexing, check=True, capture_output=True)
+        again = piped(f"{question}/stats\n", *n, "--book", str(book))
+        stderr = again.stderr.decode()
+        assert (again.stdout, again.returncode) == (first.stdout, 0), stderr
+        assert re.search(r"phrasebook: drafted \d+, accepted [1-9]", stderr), stderr
+        assert re.search(r"[1-9]\d* tokens from '.*days\.txt'", stderr)
+        assert "remember" not in stderr
+        kept = piped(question, *n, "--remember")
+        assert kept.stdout == first.stdout
+        (memory,) = isolated_home.rglob("memory/*.npz")
+        assert kept.stderr.decode().count(str(memory)) == 2
+        drafted = piped(f"{question}/stats\n/remember off\n", *n, "--remember")
+        stderr = drafted.stderr.decode()
+        assert drafted.stdout == first.stdout
+        assert re.search(r"[1-9]\d* tokens from 'conversation of", stderr), stderr
+        # Taken back in time: what is kept is still the one chat.
+        assert "this chat is not kept" in stderr
+        assert "remembered in" not in stderr
+
+    def test_cleared_turns_are_kept_too_and_books_ask_for_auto(self, piped, tmp_path) -> None:
+        done = piped("Say hi.\n/clear\nSay bye.\n/draft pld\n/remember\n", "--remember", "-n", "4")
+        stderr = done.stderr.decode()
+        assert done.returncode == 0, stderr
+        assert stderr.count("remembered in") == 2
+        assert stderr.count("what is said here is kept in") == 2
+        done = piped("Say hi.\n/draft pld\n", "--remember", "-n", "4")
+        assert "used by draft mode auto only, not by pld" in done.stderr.decode()
+        refused = piped("Say hi.\n", "--book", "any", "--draft", "racer")
+        assert refused.returncode == 2
+        assert b"used by --draft auto only" in refused.stderr
+
     def test_a_base_model_is_refused_with_the_way_out(self, piped) -> None:
         done = piped("hi\n", "--model", "gemma-3-270m")
         assert done.returncode == 2

@@ -111,6 +111,44 @@ def test_any_text_is_drafted_soundly_and_the_output_is_plain(
     assert text == plain
 
 
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**32),
+    prompt=st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=20),
+    budgets=st.lists(st.integers(1, 30), min_size=4, max_size=20),
+    is_empty=st.booleans(),
+)
+def test_a_book_that_has_nothing_to_say_changes_nothing(
+    seed: int, prompt: list[int], budgets: list[int], is_empty: bool
+) -> None:
+    foreign = np.arange(N_VOCAB, N_VOCAB + 60, dtype=np.int32)
+    silent = build_book([SourceText("text", 900, 1, foreign)], "any", 100)
+    shelf = Shelf([] if is_empty else [silent])
+    # One curve each: it learns from the steps.
+    drafters = [
+        make_drafter(
+            DraftConfig(mode="auto"), CostModel([(1, 0.01), (16, 0.012)], n_max=40), books=books
+        )
+        for books in (None, shelf)
+    ]
+    text = [*prompt, row_after(prompt, seed)[0]]
+    for drafter in drafters:
+        drafter.feed(prompt)
+        drafter.feed(text[-1:])
+    for budget in budgets:
+        tree, other = (drafter.draft(budget) for drafter in drafters)
+        assert snapshot(other) == snapshot(tree)
+        assert other.sources == tree.sources
+        below = [text[:-1] + [tree.tokens[n] for n in tree.path(node)] for node in range(len(tree))]
+        path, token = verify(tree, lambda node, b=below: row_after(b[node], seed)[0])
+        for drafter in drafters:
+            assert isinstance(drafter, AutoDrafter)
+            rows = rows_of(below, list(range(len(tree))), drafter.row_width, seed)
+            drafter.observe_step(len(tree), len(text), 0.01)
+            drafter.accept(StepOutcome(tree, path, token, rows if drafter.row_width else None))
+        text += [tree.tokens[node] for node in path[1:]] + [token]
+
+
 @settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32), steps=STEPS, budget=st.integers(0, 30), sharp=st.floats(0.5, 4.0)

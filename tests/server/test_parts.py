@@ -215,6 +215,7 @@ def test_the_queue_is_first_come_first_served_and_bounded() -> None:
         assert jobs.take(0) is made[0]
         jobs.add(made[1])
         jobs.add(made[2])
+        assert [jobs.n_ahead(job) for job in made] == [0, 1, 2, 0]
         with pytest.raises(QueueFullError):
             jobs.add(made[3])
         jobs.drop(made[1])

@@ -311,3 +311,35 @@ def test_progress_and_steps_are_reported() -> None:
     list(generation)
     assert read == [(3, 8), (6, 8), (8, 8)]
     assert len(steps) == generation.stats.n_steps + 1
+
+
+def test_drafting_differently_for_a_while_leaves_what_was_learned() -> None:
+    engine = Engine(ScriptedTarget(), DraftConfig(mode="racer", budget=8))
+    run(engine)
+    drafter, n_known = engine.drafter, engine.drafter.n_known
+    assert n_known > 0
+    with engine.drafting(DraftConfig(mode="pld", budget=4)):
+        generation = engine.generate(PROMPT, GREEDY, GenerationConfig(max_tokens=24))
+        assert [event.token for event in generation] == plain(24)
+        assert generation.stats.draft == "pld"
+    # What is in use already is not begun afresh.
+    with engine.drafting(DraftConfig(mode="racer", budget=8)):
+        assert engine.drafter is drafter
+    with pytest.raises(ConfigError, match="at most 64"), engine.drafting(DraftConfig(budget=99)):
+        pass
+    assert (engine.drafter, engine.drafter.n_known) == (drafter, n_known)
+
+
+def test_work_on_the_side_begins_with_nothing_and_leaves_what_was_learned() -> None:
+    target = ScriptedTarget()
+    engine = Engine(target, DraftConfig(mode="racer", budget=8))
+    run(engine)
+    drafter, n_known = engine.drafter, engine.drafter.n_known
+    with engine.aside(DraftConfig(mode="racer", budget=8)):
+        assert target.tokens == []
+        assert engine.drafter.n_known == 0
+        assert run(engine) == plain(24)
+        engine.forget()
+        engine.use(OFF)
+    assert (engine.drafter, engine.drafter.n_known) == (drafter, n_known)
+    assert run(engine) == plain(24)
