@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from racer_local.web.app import make_app
 from racer_local.web.origins import TrustedNames
 
+from .live import LiveAnswers, add_live
 from .service import Service
 from .tips import TIPS
 
@@ -38,10 +39,11 @@ _HERE = Path(__file__).resolve().parent
 _TITLE = "racer_local"
 # More pages than this are told to try again; how many may ask is the service's business.
 _MAX_EVENTS = 64
+_LOOK_EVERY_S = 0.05
 
 
-def build_page(service: Service) -> gr.Blocks:
-    """Build the page for a service."""
+def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
+    """Build the page for a service; ``live`` takes the answers that are being written."""
     with gr.Blocks(title=_TITLE, analytics_enabled=False, fill_width=True) as page:
         head = gr.HTML(header(service.facts), elem_id="rl-header")
         with gr.Row(elem_classes="rl-page"):
@@ -51,7 +53,7 @@ def build_page(service: Service) -> gr.Blocks:
                 files = gr.Column(elem_classes="rl-files")
             with gr.Column(scale=1, min_width=320, elem_classes="rl-main"), gr.Tabs():
                 with gr.Tab("Chat", id="chat"):
-                    chat = ChatTab(service, controls)
+                    chat = ChatTab(service, controls, live)
                 with gr.Tab("Race", id="race"):
                     RaceTab(service, controls)
                 with gr.Tab("Draft tree", id="tree") as tree_tab:
@@ -66,18 +68,27 @@ def build_page(service: Service) -> gr.Blocks:
         def leave(request: gr.Request) -> None:
             for kind in ("", " race", " bench"):
                 service.stop(f"{request.session_hash}{kind}")
+            service.leave(str(request.session_hash))
 
         page.unload(leave)
         # Another tab may have loaded another model since this page was built.
         page.load(
-            lambda: [header(service.facts), service.facts.name, service.facts.is_exact],
+            lambda: [
+                header(service.facts),
+                service.facts.name,
+                service.facts.is_exact,
+                service.facts.remembers,
+            ],
             None,
-            [head, picker.choice, controls.exact],
+            [head, picker.choice, controls.exact, controls.remember],
             queue=False,
             show_progress="hidden",
             api_visibility="private",
         )
     page.queue(max_size=_MAX_EVENTS, default_concurrency_limit=None, api_open=False)
+    # Gradio looks for new events a thousand times a second, and each time takes a core and Python
+    # from the model; on Windows it looks as often as here.
+    page._queue.sleep_when_free = _LOOK_EVERY_S
     return page
 
 
@@ -90,9 +101,11 @@ def make_ui_app(service: Service, names: TrustedNames) -> FastAPI:
 
 def add_page(app: FastAPI, service: Service, names: TrustedNames, path: str) -> None:
     """Put the page into an app whose checks are those of ``make_app``."""
+    live = LiveAnswers()
+    add_live(app, live, path)
     gr.mount_gradio_app(
         app,
-        build_page(service),
+        build_page(service, live),
         path=path,
         server_name=names.bind,
         footer_links=[],

@@ -186,7 +186,7 @@ def _summary(progress: _Progress, *, is_stopped: bool) -> str:
         return note(
             "Stopped before anything was complete." if is_stopped else "Nothing to measure."
         )
-    text = f"{n_rounds} prompts measured"
+    text = f"{n_rounds} {'prompt' if n_rounds == 1 else 'prompts'} measured"
     if is_stopped:
         text = f"Stopped; {text} completely"
     if progress.n_skipped:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import gradio as gr
@@ -12,30 +13,21 @@ from racer_local.errors import ConfigError
 from .answer import Answer
 from .controls import Controls
 from .conversation import Conversation, flatten, read_conversation, to_json, to_markdown
+from .examples import EXAMPLES
+from .live import LiveAnswers, mark, settled
 from .panels import context_meter, note, speed_panel
-from .service import Service, explain
+from .service import Ask, Service, explain
+from .turns import Turn
 
 __all__ = ["ChatTab"]
 
 # A panel redrawn at every update would take time from the model.
 _PANEL_EVERY = 3
 _WAIT_S = 0.25
-_EXAMPLES = [
-    (
-        "Correct a text",
-        "Correct the spelling and return the whole text: Their are many reason why "
-        "cats sleeps so much. Cats is hunters, and hunters needs rest. A cat who sleep fourteen "
-        "hour are a healthy cat.",
-    ),
-    (
-        "Change some code",
-        "Rename the variable x to total in this code and show the whole code:\n"
-        "```python\ndef add(values):\n    x = 0\n    for value in values:\n        x = x + value\n"
-        "    print(x)\n    return x\n```",
-    ),
-    ("Explain something", "Explain in simple words why the sky is blue."),
-    ("Write a story", "Write a short story about a robot who learns to paint."),
-]
+# Nor is the conversation shown anew more often than this where a page on the same cores follows
+# the growing text by itself.
+_SETTLE_S = 2.0
+_SETTLE_PER_TOKEN_S = 0.002
 
 
 class ChatTab:
@@ -46,10 +38,13 @@ class ChatTab:
         meter: the context meter.
     """
 
-    def __init__(self, service: Service, controls: Controls) -> None:
-        """Build the tab where the caller's layout stands."""
+    def __init__(self, service: Service, controls: Controls, live: LiveAnswers) -> None:
+        """Build the tab where the caller's layout stands; ``live`` takes growing answers."""
         self._service = service
         self._controls = controls
+        self._live = live
+        # Sessions whose running answer is to leave no trace.
+        self._dropped: set[str] = set()
         self.last = gr.State(None, time_to_live=3600)
         with gr.Row(elem_classes="rl-chat-row"):
             with gr.Column(scale=3, min_width=320):
@@ -65,8 +60,9 @@ class ChatTab:
                     allow_tags=False,
                     sanitize_html=True,
                     placeholder=_placeholder(service),
-                    examples=[{"text": text, "display_text": name} for name, text in _EXAMPLES],
+                    examples=[{"text": text, "display_text": name} for name, text in EXAMPLES],
                 )
+                self.growing = gr.HTML("", elem_id="rl-live")
                 self.notice = gr.HTML("", elem_id="rl-notice")
                 with gr.Row(elem_classes="rl-composer", equal_height=True):
                     self.box = gr.Textbox(
@@ -100,6 +96,7 @@ class ChatTab:
             self.panel,
             self.meter,
             self.notice,
+            self.growing,
             self.send,
             self.stop,
             self.last,
@@ -189,7 +186,7 @@ class ChatTab:
         return self._asking([*kept, {"role": "user", "content": str(event.value)}])
 
     def _undo(self, history: Any, event: gr.UndoData, request: gr.Request) -> dict[Any, Any]:
-        self._service.stop(str(request.session_hash))
+        self._drop(str(request.session_hash))
         messages = flatten(history)
         taken_back = messages[_index(event)]["content"] if _index(event) < len(messages) else ""
         return {
@@ -200,7 +197,7 @@ class ChatTab:
         }
 
     def _clear(self, request: gr.Request) -> dict[Any, Any]:
-        self._service.stop(str(request.session_hash))
+        self._drop(str(request.session_hash))
         return {
             self.chat: [],
             self.panel: speed_panel(None),
@@ -209,6 +206,10 @@ class ChatTab:
             self.last: None,
             **self._buttons(is_running=False),
         }
+
+    def _drop(self, session: str) -> None:
+        self._dropped.add(session)
+        self._service.stop(session)
 
     def _stop(self, request: gr.Request) -> None:
         self._service.stop(str(request.session_hash))
@@ -226,37 +227,65 @@ class ChatTab:
 
     def _answer(self, request: gr.Request, history: Any, *values: Any) -> Iterator[dict[Any, Any]]:
         messages = flatten(history)
+        session = str(request.session_hash)
+        self._dropped.discard(session)
         idle = self._buttons(is_running=False)
         if not _is_open(messages):
             yield idle
             return
         try:
             ask = self._controls.ask(messages, values)
-            with self._service.take_turn(str(request.session_hash)) as turn:
+            with self._service.take_turn(session) as turn:
                 while not turn.wait(_WAIT_S):
                     yield {self.notice: note(turn.waits_for)}
                 if turn.is_cancelled.is_set():
                     yield {self.notice: note("Stopped before it began."), **idle}
                     return
                 yield {self.notice: "", **self._buttons(is_running=True)}
-                for number, answer in enumerate(self._service.answer(ask, turn)):
-                    if answer.done.is_set():
-                        break
-                    yield self._progress(messages, answer, has_panel=number % _PANEL_EVERY == 0)
+                answer = yield from self._grow(messages, ask, turn)
+            if session in self._dropped:
+                self._dropped.discard(session)
+                yield {self.growing: "", self.notice: "", **idle}
+                return
             yield {**self._finished(messages, answer), **idle}
         except Exception as error:  # noqa: BLE001  # the page shows it
-            yield {self.notice: note(explain(error), "error"), **idle}
+            yield {self.notice: note(explain(error), "error"), self.growing: "", **idle}
 
-    def _progress(
-        self, messages: list[dict[str, str]], answer: Answer, *, has_panel: bool
-    ) -> dict[Any, Any]:
-        text = answer.text
-        if not text:
-            n_done, n_all = answer.prefill
-            reading = f"Reading the prompt: {n_done:,} of {n_all:,} tokens" if n_all else "Thinking"
-            return {self.notice: note(f"{reading} …")}
-        shown = {self.chat: [*messages, {"role": "assistant", "content": text}], self.notice: ""}
-        return {**shown, self.panel: speed_panel(answer)} if has_panel else shown
+    def _grow(
+        self, messages: list[dict[str, str]], ask: Ask, turn: Turn
+    ) -> Generator[dict[Any, Any], None, Answer]:
+        """Yield what changes while an answer is written; return it complete."""
+        name, shown, shown_s = "", "", 0.0
+        try:
+            for number, answer in enumerate(self._service.answer(ask, turn)):
+                if answer.done.is_set():
+                    break
+                if not name and not self._service.has_spare_cores:
+                    name = self._live.open(answer)
+                    yield {self.growing: mark(name, ""), self.panel: speed_panel(answer)}
+                text = answer.text
+                if turn.is_cancelled.is_set():
+                    continue
+                if not text:
+                    yield {self.notice: note(_reading(answer))}
+                    continue
+                now_s = time.monotonic()
+                if name and (self._live.is_followed(name) or not shown_s):
+                    pause_s = _SETTLE_S + len(answer.pieces) * _SETTLE_PER_TOKEN_S
+                    text = settled(text) if now_s - shown_s >= pause_s else shown
+                if text == shown and shown_s:
+                    continue
+                said = [{"role": "assistant", "content": text}] if text else []
+                update = {self.chat: [*messages, *said], self.notice: ""}
+                if name:
+                    update[self.growing] = mark(name, text)
+                if name or number % _PANEL_EVERY == 0:
+                    update[self.panel] = speed_panel(answer)
+                shown, shown_s = text, now_s
+                yield update
+        finally:
+            self._live.close(name)
+        return answer
 
     def _finished(self, messages: list[dict[str, str]], answer: Answer) -> dict[Any, Any]:
         text, facts = answer.text, self._service.facts
@@ -274,6 +303,7 @@ class ChatTab:
             self.panel: speed_panel(answer),
             self.meter: context_meter(answer.n_tokens, facts.n_ctx),
             self.notice: notice,
+            self.growing: "",
             self.last: answer,
         }
 
@@ -310,6 +340,11 @@ class ChatTab:
 def _is_open(messages: list[dict[str, str]]) -> bool:
     """Tell whether the last word is a question."""
     return bool(messages) and messages[-1]["role"] == "user"
+
+
+def _reading(answer: Answer) -> str:
+    n_done, n_all = answer.prefill
+    return f"Reading the prompt: {n_done:,} of {n_all:,} tokens …" if n_all else "Thinking …"
 
 
 def _index(event: Any) -> int:

@@ -33,6 +33,7 @@ class Controls:
     Attributes:
         system: the system prompt.
         exact: whether the very tokens of plain decoding are given; opens the model anew.
+        remember: whether conversations are kept and drafted from later; opens the model anew.
         budget: most guesses in a step.
         inputs: all components, in the order that ``ask`` takes their values.
     """
@@ -68,6 +69,13 @@ class Controls:
                 container=False,
                 visible=not is_shared,
                 elem_id="rl-exact",
+            )
+            self.remember = gr.Checkbox(
+                facts.remembers,
+                label="remember",
+                container=False,
+                visible=not is_shared,
+                elem_id="rl-remember",
             )
         with gr.Accordion("Answer", open=False, elem_classes="rl-group"):
             self.system = gr.Textbox(
@@ -183,6 +191,7 @@ class Controls:
             self.budget: gr.update(interactive=can_draft),
             self.mode: gr.update(interactive=can_draft),
             self.exact: facts.is_exact,
+            self.remember: facts.remembers,
         }
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import gradio as gr
 
-from racer_local.catalog import load_catalog
-from racer_local.model_store import models_folder, resolve_model
+from racer_local.model_store import resolve_model
 
 from .controls import Controls
+from .model_list import model_choices
 from .panels import bar, context_meter, note
 from .service import ModelFacts, Service, explain
 
@@ -65,7 +65,7 @@ class ModelBar:
             return
         self._controls, self._head, self._meter = controls, head, meter
         changed = [head, meter, self.choice, self.status, self.load]
-        fitted = [controls.budget, controls.mode, controls.exact]
+        fitted = [controls.budget, controls.mode, controls.exact, controls.remember]
         calm: dict[str, Any] = {
             "outputs": [*changed, *fitted],
             "concurrency_limit": None,
@@ -74,10 +74,11 @@ class ModelBar:
         }
         self.load.click(self._load, self.choice, **calm)
         controls.exact.input(self._set_exact, controls.exact, **calm)
+        controls.remember.input(self._set_remember, controls.remember, **calm)
 
     def _load(self, choice: str | None, request: gr.Request) -> Iterator[dict[Any, Any]]:
         # Gradio has to see a generator function, not a function that returns a generator.
-        yield from self._change(request, lambda tell: self._take(choice, tell))
+        yield from self._change(request, lambda tell: self._take(choice, tell), choice)
 
     def _set_exact(self, is_exact: bool, request: gr.Request) -> Iterator[dict[Any, Any]]:
         def reopen(tell: Callable[[float, str], None]) -> None:
@@ -85,8 +86,17 @@ class ModelBar:
 
         yield from self._change(request, reopen)
 
+    def _set_remember(self, remembers: bool, request: gr.Request) -> Iterator[dict[Any, Any]]:
+        def reopen(tell: Callable[[float, str], None]) -> None:
+            self._service.load(lambda share: tell(share, _loading(share)), remembers=remembers)
+
+        yield from self._change(request, reopen)
+
     def _change(
-        self, request: gr.Request, work: Callable[[Callable[[float, str], None]], None]
+        self,
+        request: gr.Request,
+        work: Callable[[Callable[[float, str], None]], None],
+        choice: str | None = None,
     ) -> Iterator[dict[Any, Any]]:
         yield {self.status: bar(0, "Waiting …"), self.load: gr.update(interactive=False)}
         done = {self.load: gr.update(interactive=True)}
@@ -103,14 +113,18 @@ class ModelBar:
                 self.status: note(explain(error), "error"),
                 self.choice: facts.name,
                 self._controls.exact: facts.is_exact,
+                self._controls.remember: facts.remembers,
                 **done,
             }
             return
         facts = self._service.facts
+        if choice is not None:
+            # Another model counts in other tokens.
+            yield {self._meter: context_meter(0, facts.n_ctx)}
         yield {
             self._head: header(facts),
-            self._meter: context_meter(0, facts.n_ctx),
-            self.choice: gr.update(choices=model_choices(), value=facts.name),
+            # The name that was asked for: of other programs' models, the file's says nothing.
+            self.choice: gr.update(choices=model_choices(), value=choice or facts.name),
             self.status: note("Loaded.") + _notices(facts),
             **self._controls.limits_for(facts),
             **done,
@@ -122,19 +136,6 @@ class ModelBar:
             lambda n_done, n_all: tell(n_done / max(1, n_all), f"Fetching: {n_done / 1e6:.0f} MB"),
         )
         self._service.load(lambda share: tell(share, _loading(share)), path=path)
-
-
-def model_choices() -> list[tuple[str, str]]:
-    """List the models in the models folder, then those of the catalog that are not there."""
-    try:
-        names = sorted(p.name for p in models_folder().iterdir() if p.suffix.lower() == ".gguf")
-    except OSError:
-        names = []
-    choices = [(name, name) for name in names]
-    for name, entry in load_catalog().models.items():
-        if entry.file not in names:
-            choices.append((f"{name} (fetched first, {entry.size_bytes / 1e6:.0f} MB)", name))
-    return choices
 
 
 def _loading(share: float) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "bar",
     "coloured",
     "context_meter",
+    "figure_values",
     "figures",
     "legend",
     "note",
@@ -83,12 +84,17 @@ def context_meter(n_used: int, n_ctx: int) -> str:
     )
 
 
+def figure_values(stats: Stats | None) -> tuple[str, str, str]:
+    """Return tokens per second, tokens per step and the share of right guesses, as text."""
+    if stats is None or not stats.n_steps:
+        return "-", "-", "-"
+    taken = f"{stats.acceptance:.0%}" if stats.n_drafted else "-"
+    return f"{stats.tokens_per_s:.0f}", f"{stats.mean_accepted_tokens:.2f}", taken
+
+
 def figures(stats: Stats | None) -> str:
     """Show the three numbers that sum up the speed."""
-    has_speed = stats is not None and stats.n_steps > 0
-    speed = f"{stats.tokens_per_s:.0f}" if stats is not None and has_speed else "-"
-    depth = f"{stats.mean_accepted_tokens:.2f}" if stats is not None and has_speed else "-"
-    taken = f"{stats.acceptance:.0%}" if stats is not None and stats.n_drafted else "-"
+    speed, depth, taken = figure_values(stats)
     cells = (
         (speed, "tokens / s", "How fast the answer is written."),
         (depth, "tokens / step", "Tokens per pass of the model. Plain decoding has exactly 1."),

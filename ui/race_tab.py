@@ -10,12 +10,12 @@ from typing import Any
 
 import gradio as gr
 
-from racer_local.bench.suites import choose
 from racer_local.config import DraftConfig
 from racer_local.errors import ConfigError
 
 from .answer import Answer
 from .controls import Controls
+from .examples import CHANGE_CODE
 from .panels import coloured, note
 from .service import Ask, Service, explain
 from .turns import Turn
@@ -40,7 +40,7 @@ class RaceTab:
         )
         with gr.Row(elem_classes="rl-composer", equal_height=True):
             prompt = gr.Textbox(
-                choose(["code_edit"], 1)[0].turns[0],
+                CHANGE_CODE,
                 label="Prompt",
                 show_label=False,
                 container=False,

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from racer_local.bench.contest import BenchModel
+from racer_local.book_store import load_shelf, memory_path
 from racer_local.closing import Closing
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.drafting.base import StepOutcome
-from racer_local.errors import ModelLoadError, RacerError
+from racer_local.errors import ConfigError, ModelLoadError, RacerError
+from racer_local.fingerprint import tokenizer_fingerprint
 from racer_local.gguf_header import GgufInfo, inspect_gguf, require_generative
 from racer_local.text_model import TextModel
 from racer_local.tree import Source
 from racer_local.worker import Worker
 
 from .answer import Answer, Piece, StepView
+from .keeping import Unfinished, book_notices
 from .turns import Queue, Turn, Turns
 
 __all__ = ["Ask", "ModelFacts", "Service", "explain", "facts_of"]
@@ -72,6 +75,7 @@ class ModelFacts:
         is_chat: whether it has a chat template.
         is_exact: whether it gives the very tokens of plain decoding.
         notices: what the user should know.
+        remembers: whether conversations are kept on this machine and drafted from later.
     """
 
     name: str
@@ -81,6 +85,7 @@ class ModelFacts:
     is_chat: bool
     is_exact: bool
     notices: tuple[str, ...]
+    remembers: bool = False
 
 
 class Service(Closing):
@@ -93,11 +98,19 @@ class Service(Closing):
 
     is_shared = False
 
+    # What was asked for, and what fits the model.
+    _books: tuple[str, ...] = ()
+    _opened_books: tuple[str, ...] = ()
+    _remembers = False
+
     def __init__(
         self,
         config: ModelConfig,
         draft: DraftConfig | None = None,
         on_progress: Callable[[float], None] | None = None,
+        *,
+        books: Sequence[str] = (),
+        remembers: bool = False,
     ) -> None:
         """Load the first model.
 
@@ -105,9 +118,11 @@ class Service(Closing):
             config: of the model; others are opened with the same settings.
             draft: how to draft where nothing else is asked for.
             on_progress: is told the loaded share, 0 to 1.
+            books: phrase books to draft from, of models with the same tokenizer.
+            remembers: keep conversations on this machine, and draft from those kept before.
 
         Raises:
-            RacerError: the model cannot be used.
+            RacerError: the model, or a book, cannot be used.
         """
         self._config = config
         self.draft = draft or DraftConfig()
@@ -115,8 +130,11 @@ class Service(Closing):
         self._turns: Queue = Turns(_MAX_WAITING, self._cancel)
         self._worker = Worker()
         self._is_closed = False
+        self._books = tuple(books)
+        self._remembers = remembers
+        self._said = Unfinished(lambda tokens: self._model.remember(tokens))
         try:
-            self._model = self._worker.call(lambda: self._open(config, on_progress))
+            self._model = self._worker.call(lambda: self._open(config, books, on_progress))
             self.facts = self._worker.call(self._look)
         except BaseException:
             self._worker.close()
@@ -132,12 +150,18 @@ class Service(Closing):
         """Stop what a session asked for, within one decode step; others are not touched."""
         self._turns.stop(session)
 
+    def leave(self, session: str) -> None:
+        """Stop for good what a session asked for; its conversation is over."""
+        self.stop(session)
+        if self._remembers and not self._is_closed:
+            self._worker.submit(lambda: self._said.end(session))
+
     def stop_all(self) -> None:
         """Stop everything for good; the program is about to end."""
         self._turns.close()
 
     @property
-    def _has_spare_cores(self) -> bool:
+    def has_spare_cores(self) -> bool:
         """Whether a browser here can draw without taking time from the model."""
         return (os.cpu_count() or 1) >= self._model.target.n_threads + 2
 
@@ -162,7 +186,7 @@ class Service(Closing):
 
         self._submit(turn, lambda: self._run(ask, turn, answer)).add_done_callback(end)
         try:
-            tick_s = _TICK_S if self._has_spare_cores else _TICK_SHARED_S
+            tick_s = _TICK_S if self.has_spare_cores else _TICK_SHARED_S
             while not answer.done.wait(tick_s + len(answer.pieces) * _TICK_PER_TOKEN_S):
                 yield answer
             yield answer
@@ -215,6 +239,8 @@ class Service(Closing):
                 if turn.is_cancelled.is_set():
                     model.cancel()
         answer.finish_reason = stream.finish_reason
+        if self._remembers and not ask.is_fresh:
+            self._said.note(turn.session, stream.prompt, stream.tokens)
         # The first outcome is the prompt's.
         answer.steps.extend(self._view(n, outcome) for n, outcome in enumerate(outcomes) if n)
 
@@ -284,6 +310,7 @@ class Service(Closing):
         *,
         path: Path | None = None,
         is_exact: bool | None = None,
+        remembers: bool | None = None,
     ) -> None:
         """Take another model, or open it in another way; if that fails the old one stays.
 
@@ -291,6 +318,7 @@ class Service(Closing):
             on_progress: is told the loaded share, 0 to 1.
             path: of the model; None is the one before.
             is_exact: give the very tokens of plain decoding; None is as before.
+            remembers: keep conversations and draft from those kept before; None is as before.
 
         Raises:
             RacerError: the file cannot be used, or not in this way.
@@ -303,32 +331,58 @@ class Service(Closing):
         )
         # Most bad files are found out here, while the old model still stands.
         require_generative(inspect_gguf(config.path))
-        self._worker.call(lambda: self._swap(config, on_progress))
+        remembers = self._remembers if remembers is None else remembers
+        self._worker.call(lambda: self._swap(config, remembers, on_progress))
         self.facts = self._worker.call(self._look)
 
-    def _swap(self, config: ModelConfig, on_progress: Callable[[float], None]) -> None:
+    def _swap(
+        self, config: ModelConfig, remembers: bool, on_progress: Callable[[float], None]
+    ) -> None:
+        if remembers:
+            self._said.end_all()
+        # Whoever switches it off wants nothing kept.
+        self._said.drop_all()
+        before = self._remembers
         # Two models may not fit into memory together.
         self._model.close()
+        self._remembers = remembers
         try:
-            self._model = self._open(config, on_progress)
+            self._model = self._open(config, self._fitting_books(config), on_progress)
         except RacerError as error:
-            self._model = self._open(self._config, on_progress)
+            self._remembers = before
+            self._model = self._open(self._config, self._fitting_books(self._config), on_progress)
             raise ModelLoadError(f"{error}; the model before is still in use") from error
         self._config = config
 
-    def _open(self, config: ModelConfig, on_progress: Callable[[float], None] | None) -> TextModel:
-        model = TextModel(config, self.draft, on_progress)
+    def _fitting_books(self, config: ModelConfig) -> Sequence[str]:
+        """Return the phrase books, or none where the model's tokenizer is another."""
+        try:
+            load_shelf(self._books, tokenizer_fingerprint(config.path) if self._books else "")
+        except ConfigError:
+            return ()
+        return self._books
+
+    def _open(
+        self,
+        config: ModelConfig,
+        books: Sequence[str],
+        on_progress: Callable[[float], None] | None,
+    ) -> TextModel:
+        model = TextModel(config, self.draft, on_progress, books=books, use_memory=self._remembers)
+        self._opened_books = tuple(books)
         self._drafting = self.draft
         return model
 
     def _look(self) -> ModelFacts:
         model = self._model
+        memory = memory_path(tokenizer_fingerprint(self._config.path)) if self._remembers else None
         return facts_of(
             model.model.header,
             n_ctx=model.target.n_ctx,
             max_nodes=model.target.max_nodes,
             is_exact=self._config.exact,
-            notices=model.notices,
+            notices=(*model.notices, *book_notices(self._opened_books, self._books, memory)),
+            remembers=self._remembers,
         )
 
     def close(self) -> None:
@@ -337,8 +391,12 @@ class Service(Closing):
             return
         self._is_closed = True
         self.stop_all()
-        self._worker.call(self._model.close)
+        self._worker.call(self._end)
         self._worker.close()
+
+    def _end(self) -> None:
+        self._said.end_all()
+        self._model.close()
 
 
 def facts_of(
@@ -348,6 +406,7 @@ def facts_of(
     max_nodes: int,
     is_exact: bool,
     notices: Sequence[str] = (),
+    remembers: bool = False,
 ) -> ModelFacts:
     """Say what the page shows of a model."""
     size = header.size_bytes / 1e6
@@ -361,6 +420,7 @@ def facts_of(
         is_chat=header.has_chat_template,
         is_exact=is_exact,
         notices=tuple(notices),
+        remembers=remembers,
     )
 
 

@@ -231,7 +231,8 @@ class SharedService(Service):
         )
 
     @property
-    def _has_spare_cores(self) -> bool:
+    def has_spare_cores(self) -> bool:
+        """See ``Service.has_spare_cores``; the model need not be loaded."""
         n_threads = self._config.n_threads or physical_cores()
         return (os.cpu_count() or 1) >= n_threads + 2
 
@@ -256,6 +257,7 @@ class SharedService(Service):
         *,
         path: Path | None = None,
         is_exact: bool | None = None,
+        remembers: bool | None = None,
     ) -> None:
         """Refuse: the server's clients count on this model.
 

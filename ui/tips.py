@@ -16,6 +16,9 @@ TIPS = {
     "rl-exact": "Gives the very tokens of plain decoding, to the last bit. Takes a little longer "
     "and opens the model anew. Without it, texts can differ where two tokens are almost equally "
     "likely.",
+    "rl-remember": "Keeps conversations on this machine, in your data folder and readable by you "
+    "alone, and guesses from them in later ones. Off: nothing is kept. “racer-local forget” "
+    "removes all. Opens the model anew.",
     "rl-system": "Instructions that stand before the conversation. Empty: none.",
     "rl-temperature": "0 always takes the likeliest word; higher is more varied.",
     "rl-max-tokens": "Counted in tokens; one is about three quarters of an English word.",

@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from racer_local.cli.options import draft_config, draft_options, model_config, model_options
+from racer_local.cli.books import check_books
+from racer_local.cli.options import (
+    book_options,
+    draft_config,
+    draft_options,
+    model_config,
+    model_options,
+)
 from racer_local.cli.progress import Progress
 from racer_local.errors import ConfigError
 from racer_local.web.origins import TrustedNames, is_loopback
@@ -27,6 +34,7 @@ _SWITCH_INTERVAL_S = 0.0002
 @click.option("--browser/--no-browser", default=False, help="Open the page in your browser.")
 @model_options
 @draft_options
+@book_options
 @click.option("--debug", is_flag=True, help="Show a traceback if something fails.")
 def command(host: str, port: int, browser: bool, **options: Any) -> int:
     """Chat in your browser and see where the speed comes from.
@@ -45,6 +53,7 @@ def command(host: str, port: int, browser: bool, **options: Any) -> int:
             f"another machine use a tunnel: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE"
         )
     draft = draft_config(options)
+    check_books(options, draft)
     try:
         from racer_local.ui_package import ui_module
         from racer_local.web.runner import bind, serve, url_of
@@ -59,7 +68,13 @@ def command(host: str, port: int, browser: bool, **options: Any) -> int:
     with bind(host, port) as listener:
         config = model_config(options, draft)
         with Progress("loading the model", unit="%", scale=100) as progress:
-            service = service_module.Service(config, draft, lambda s: progress.show(s, 1.0))
+            service = service_module.Service(
+                config,
+                draft,
+                lambda s: progress.show(s, 1.0),
+                books=options["books"],
+                remembers=options["remember"],
+            )
         with service:
             app = app_module.make_ui_app(service, TrustedNames(bind=host))
             url = url_of(listener)

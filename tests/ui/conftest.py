@@ -80,7 +80,11 @@ def server(
     pytest.importorskip("gradio", reason="the chat page's packages are not installed")
     folder = tmp_path_factory.mktemp("ui")
     (folder / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
-    server = UiServer(folder, smol_path.parent, "--model", str(smol_path), "--ctx", "1024")
+    # With no core to spare the page follows a growing answer by itself.
+    threads = str(os.cpu_count() or 1)
+    server = UiServer(
+        folder, smol_path.parent, "--model", str(smol_path), "--ctx", "1024", "--threads", threads
+    )
     yield server
     server.stop()
     assert server.process.returncode == 0, server.log()

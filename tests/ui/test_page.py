@@ -25,8 +25,12 @@ def steps_stop(server: Any) -> bool:
 
 def test_first_load_says_what_this_is(new_chat: Callable[..., Any]) -> None:
     chat = new_chat()
-    chat.open(max_tokens=None)
     page = chat.page
+    page.add_init_script(
+        "const frame = requestAnimationFrame; window.frames_drawn = 0;"
+        "window.requestAnimationFrame = (f) => { window.frames_drawn++; return frame(f); }"
+    )
+    chat.open(max_tokens=None)
     assert "racer_local" in page.title()
     assert "SmolLM2" in chat.text("#rl-header")
     names = [name.strip() for name in page.get_by_role("tab").all_inner_texts()]
@@ -34,15 +38,23 @@ def test_first_load_says_what_this_is(new_chat: Callable[..., Any]) -> None:
     page.wait_for_function("document.activeElement.closest('#rl-box') !== null")
     assert chat.text("#rl-meter").strip() == "0 of 1,024 tokens in context"
     chat.shoot("empty")
+    # A page that rests draws nothing.
+    drawn: list[int] = []
+    while len(drawn) < 2 or drawn[-1] != drawn[-2]:
+        assert len(drawn) < 30
+        page.wait_for_timeout(1000)
+        drawn.append(page.evaluate("window.frames_drawn"))
 
 
 def test_an_answer_streams_and_is_coloured_by_source(chat: Any, server: Any) -> None:
     page = chat.page
     chat.set("max-tokens", 160)
     chat.send("Write the numbers from one to thirty in words.")
-    page.wait_for_selector("#rl-chat .bot.message")
+    page.wait_for_selector("#rl-chat .rl-tail")
+    chat.until("#rl-chat .rl-tail", "t")
     chat.shoot("streaming")
     chat.wait()
+    assert page.locator("#rl-chat .rl-tail").count() == 0
     counts = [int(text) for text in page.locator("#rl-panel .rl-legend b").all_inner_texts()]
     marked = "".join(page.locator("#rl-panel .rl-coloured mark").all_inner_texts())
     n_tokens = int(re.search(r"(\d+) tokens ·", chat.text("#rl-panel"))[1])  # type: ignore[index]
@@ -70,6 +82,27 @@ def test_stop_ends_the_work_and_the_next_question_is_answered(chat: Any, server:
     assert len(chat.questions()) == 2
 
 
+def test_stop_ends_the_reading_of_a_prompt_and_the_next_question_is_answered(
+    chat: Any, server: Any
+) -> None:
+    page = chat.page
+    n_steps = len(server.entries("step"))
+    chat.send(" ".join(f"word {number}" for number in range(180)))
+    reading = chat.until("#rl-notice", "Reading the prompt")
+    chat.shoot("reading")
+    page.keyboard.press("Escape")
+    chat.wait()
+    n_read, n_all = (int(n) for n in re.findall(r"\d+", reading.replace(",", "")))
+    assert n_read < n_all > 500
+    # Not one token of the answer was computed.
+    assert len(server.entries("step")) == n_steps
+    assert chat.answers() == []
+    chat.set("max-tokens", 16)
+    assert chat.ask("Say hello.")
+    assert "word 7" not in server.prompts()[-1]
+    assert chat.questions() == ["Say hello."]
+
+
 def test_retry_edit_undo_and_clear(chat: Any, server: Any) -> None:
     page = chat.page
     messages = page.locator("#rl-chat")
@@ -94,6 +127,20 @@ def test_retry_edit_undo_and_clear(chat: Any, server: Any) -> None:
     messages.locator("button[aria-label=Clear]").first.click()
     chat.until("#rl-panel", "Ask something")
     assert chat.questions() == []
+
+
+def test_clear_while_an_answer_is_written_leaves_nothing(chat: Any, server: Any) -> None:
+    page = chat.page
+    chat.set("max-tokens", 400)
+    chat.send(LONG)
+    page.wait_for_selector("#rl-chat .rl-tail")
+    page.locator("#rl-chat button[aria-label=Clear]").first.click()
+    chat.wait()
+    page.wait_for_timeout(1000)
+    assert chat.questions() == chat.answers() == []
+    chat.set("max-tokens", 16)
+    assert chat.ask("Say hello.")
+    assert LONG not in server.prompts()[-1]
 
 
 def test_another_model_and_back_and_a_broken_one(chat: Any, broken_path: Path) -> None:
@@ -179,11 +226,25 @@ def test_a_race_has_two_clocks_and_a_verdict(chat: Any) -> None:
     chat.shoot("race")
 
 
-def test_exact_makes_the_race_end_with_equal_texts(chat: Any) -> None:
+def test_exact_keeps_the_chat_and_makes_the_race_end_with_equal_texts(
+    chat: Any, server: Any
+) -> None:
     page = chat.page
+    answer = chat.ask("Name a colour.")
     chat.set("max-tokens", 64)
+    page.evaluate(
+        "new MutationObserver(() => { window.saw_progress ||= "
+        "!!document.querySelector('#rl-model-status .rl-progress'); })"
+        ".observe(document.querySelector('#rl-model-status'), {childList: true, subtree: true})"
+    )
     page.check("#rl-exact input")
     chat.until("#rl-header", "· exact")
+    # The model was opened anew in sight of the user, and the conversation goes on.
+    assert page.evaluate("window.saw_progress")
+    assert chat.answers() == [answer]
+    assert chat.ask("And a fruit.")
+    assert "Name a colour." in server.prompts()[-1]
+    chat.shoot("exact")
     chat.tab("Race")
     page.click("#rl-race-go")
     page.wait_for_selector("#rl-verdict .rl-verdict")
@@ -226,7 +287,7 @@ def test_a_benchmark_can_be_started_and_stopped(chat: Any, server: Any) -> None:
     page.wait_for_selector("#rl-bench-plot .rl-bench-row")
     page.click("#rl-bench-stop")
     page.wait_for_selector("#rl-bench-go")
-    assert "prompts measured" in chat.text("#rl-bench-status")
+    assert re.search(r"\d prompts? measured", chat.text("#rl-bench-status"))
     assert page.locator("#rl-bench-plot .rl-bench-bar").count() >= 2
     chat.shoot("bench")
     chat.tab("Chat")
