@@ -130,6 +130,8 @@ def find_model(arguments: list[str]) -> Path | None:
 def main(arguments: list[str]) -> int:
     """Open the window; ``--ask TEXT MODEL`` answers on the terminal, to try a frozen program."""
     if arguments[:1] == ["--ask"]:
+        # A pipe on Windows has another encoding, which lacks most of what models write.
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # not in a window
         llama = RacerLlama(arguments[2], n_ctx=1024)
         for event in llama.stream_events(arguments[1], max_tokens=24, temperature=0):
             sys.stdout.write(event.text)
