@@ -20,7 +20,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.backend.native import clear_native_errors, last_native_error
+from racer_local.backend.grammar import CANDIDATE, Grammar, candidate_array
 from racer_local.backend.sampler import MIN_TEMPERATURE, init_penalties
 from racer_local.backend.target import LlamaTarget
 from racer_local.config import PenaltyConfig
@@ -33,7 +33,7 @@ __all__ = ["ChainConfig", "ChainSampler", "LogitsProcessor"]
 LogitsProcessor: TypeAlias = Callable[[NDArray[np.int32], NDArray[np.float32]], NDArray[np.float32]]
 
 _MIROSTAT_M = 100
-_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)], align=True)
+_DEAD_END = "the grammar allows no token of this model's vocabulary here; it cannot be met"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,19 +99,19 @@ class ChainSampler:
         self._biases = np.fromiter(config.logit_bias.values(), np.float32, len(config.logit_bias))
         self._is_greedy = config.temperature == 0.0
         self._is_argmax = self._is_greedy and not config.has_penalties and config.grammar is None
-        self._grammar: object | None = None
+        self._grammar: Grammar | None = None
+        # Whether only the `top_k` likeliest tokens can be drawn.
+        self._has_cut = False
         parts: list[object] = []
         self._close = weakref.finalize(self, _free_all, parts)
         # Before the grammar: penalties. After it: what chooses.
         self._penalties = _chain(parts)
         self._choice = _chain(parts)
         if config.grammar is not None:
-            self._grammar = _grammar(target, config.grammar)
-            parts.append(self._grammar)
+            self._grammar = Grammar(target.model, config.grammar)
         self._build()
-        self._candidates = np.zeros(n_vocab, _CANDIDATE)
+        self._candidates = np.zeros(n_vocab, CANDIDATE)
         self._ids = np.arange(n_vocab, dtype=np.int32)
-        self._one = np.zeros(1, _CANDIDATE)
 
     def _build(self) -> None:
         config, n_vocab, seed = self._config, self._n_vocab, self.seed
@@ -135,6 +135,7 @@ class ChainSampler:
         else:
             parts = []
             if config.temperature > 0:
+                self._has_cut = True
                 parts = [
                     llama_cpp.llama_sampler_init_top_k(config.top_k),
                     llama_cpp.llama_sampler_init_typical(config.typical_p, 1),
@@ -195,61 +196,62 @@ class ChainSampler:
         return logits
 
     def _choose(self, logits: NDArray[np.float32]) -> TokenId:
+        if self._config.has_penalties:
+            self._fill(logits)
+            array = candidate_array(self._candidates)
+            llama_cpp.llama_sampler_apply(self._penalties, ctypes.byref(array))
+            logits = np.ascontiguousarray(self._candidates["logit"])
+        token = self._greedy(logits) if self._is_greedy else self._draw(logits)
+        llama_cpp.llama_sampler_accept(self._penalties, token)
+        llama_cpp.llama_sampler_accept(self._choice, token)
+        if self._grammar is not None:
+            self._grammar.accept(token)
+        return token
+
+    def _fill(self, logits: NDArray[np.float32]) -> None:
         candidates = self._candidates
         candidates["id"] = self._ids
         candidates["logit"] = logits
         candidates["p"] = 0.0
-        array = _array(candidates)
-        llama_cpp.llama_sampler_apply(self._penalties, ctypes.byref(array))
-        if self._is_greedy:
-            token = self._greedy(array)
-        else:
-            self._restrict(array)
-            llama_cpp.llama_sampler_apply(self._choice, ctypes.byref(array))
-            if not 0 <= array.selected < array.size:
-                raise DecodeError(-3, "llama.cpp's sampler chose no token")
-            token = int(array.data[array.selected].id)
-        llama_cpp.llama_sampler_accept(self._penalties, token)
-        llama_cpp.llama_sampler_accept(self._choice, token)
-        if self._grammar is not None:
-            llama_cpp.llama_sampler_accept(self._grammar, token)
+
+    def _greedy(self, logits: NDArray[np.float32]) -> TokenId:
+        if self._grammar is None:
+            return int(logits.argmax())
+        token = self._grammar.best(logits)
+        if token is None:
+            raise ConfigError(_DEAD_END)
         return token
 
-    def _greedy(self, array: llama_cpp.llama_token_data_array) -> TokenId:
-        candidates = self._candidates
-        best = int(candidates["logit"].argmax())
-        if self._grammar is None or self._is_allowed(best):
-            return best
-        self._restrict(array)
-        return int(candidates["logit"].argmax())
+    def _draw(self, logits: NDArray[np.float32]) -> TokenId:
+        ids = self._ids
+        if self._grammar is not None:
+            ids = self._drawable(self._grammar, logits)
+            if len(ids) < len(logits):
+                logits = logits[ids]
+        candidates = self._candidates[: len(ids)]
+        candidates["id"] = ids
+        candidates["logit"] = logits
+        candidates["p"] = 0.0
+        array = candidate_array(candidates)
+        llama_cpp.llama_sampler_apply(self._choice, ctypes.byref(array))
+        if not 0 <= array.selected < array.size:
+            raise DecodeError(-3, "llama.cpp's sampler chose no token")
+        return int(array.data[array.selected].id)
 
-    def _is_allowed(self, token: TokenId) -> bool:
-        # One candidate instead of the vocabulary: most of the time the model keeps to the grammar.
-        self._one[0] = (token, 0.0, 0.0)
-        one = _array(self._one)
-        llama_cpp.llama_sampler_apply(self._grammar, ctypes.byref(one))
-        return math.isfinite(float(self._one["logit"][0]))
-
-    def _restrict(self, array: llama_cpp.llama_token_data_array) -> None:
-        """Rule out what the grammar forbids; accepting a forbidden token would end the process."""
-        if self._grammar is None:
-            return
-        llama_cpp.llama_sampler_apply(self._grammar, ctypes.byref(array))
-        if not np.isfinite(self._candidates["logit"].max()):
-            raise ConfigError(
-                "the grammar allows no token of this model's vocabulary here; it cannot be met"
-            )
+    def _drawable(self, grammar: Grammar, logits: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Return the allowed tokens, or as many of them as survive the first cut."""
+        n = self._config.top_k if self._has_cut else 0
+        allowed = grammar.likeliest(logits, n) if n > 0 else grammar.allowed()
+        allowed = allowed[np.isfinite(logits[allowed])]
+        if not len(allowed):
+            raise ConfigError(_DEAD_END)
+        return allowed
 
     def close(self) -> None:
         """Free the native parts; a second call does nothing."""
         self._close()
-
-
-def _array(candidates: NDArray[np.void]) -> llama_cpp.llama_token_data_array:
-    data = candidates.ctypes.data_as(llama_cpp.llama_token_data_p)
-    return llama_cpp.llama_token_data_array(
-        data=data, size=len(candidates), selected=-1, sorted=False
-    )
+        if self._grammar is not None:
+            self._grammar.close()
 
 
 def _chain(parts: list[object]) -> object:
@@ -258,16 +260,6 @@ def _chain(parts: list[object]) -> object:
         raise MemoryError("llama.cpp could not make a sampler chain")
     parts.append(chain)
     return chain
-
-
-def _grammar(target: LlamaTarget, source: str) -> object:
-    clear_native_errors()
-    vocab = llama_cpp.llama_model_get_vocab(target.model.handle)
-    grammar = llama_cpp.llama_sampler_init_grammar(vocab, source.encode("utf-8"), b"root")
-    if not grammar:
-        reason = last_native_error() or "llama.cpp gave no reason"
-        raise ConfigError(f"the grammar could not be read: {reason}")
-    return grammar
 
 
 def _free_all(parts: list[object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import llama_cpp
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.backend.native import clear_native_errors, last_native_error
+from racer_local.backend.token_prefixes import TokenPrefixes
 from racer_local.config import ModelConfig
 from racer_local.errors import ClosedError, ConfigError, ModelLoadError, UnsupportedModelError
 from racer_local.gguf_header import GgufInfo, inspect_gguf, require_generative
@@ -30,6 +31,7 @@ class LlamaModel:
 
     Attributes:
         handle: the native model, for the other modules of this package.
+        prefixes: which tokens begin with which, once it was read.
         path: the file it came from.
         header: what the file's header says.
     """
@@ -102,6 +104,7 @@ class LlamaModel:
         self.bos: TokenId | None = None if bos == _NO_TOKEN else bos
         self.eos: TokenId | None = None if eos == _NO_TOKEN else eos
         self._piece_buffer = ctypes.create_string_buffer(64)
+        self.prefixes = TokenPrefixes()
 
     @property
     def is_closed(self) -> bool:
@@ -202,6 +205,11 @@ class LlamaModel:
             buffer = self._piece_buffer = ctypes.create_string_buffer(-n)
             n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
         return buffer.raw[: max(n, 0)]
+
+    def pieces(self) -> Iterator[bytes | None]:
+        """Yield the bytes of every token, control tokens included; None for one that ends."""
+        for token in range(self.n_vocab):
+            yield None if self.is_end(token) else self.piece(token, special=True)
 
     def token_text(self, token: TokenId | None) -> str:
         """Return a token as templates write it, control tokens included."""
