@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.backend.base import Target, TokenSampler
+from racer_local.backend.base import Target, TokenSampler, TreePruner
 from racer_local.config import GenerationConfig, SamplingConfig
 from racer_local.drafting.base import StepOutcome
 from racer_local.errors import DecodeError
@@ -82,6 +82,7 @@ class DecodeLoop:
         self._drafter = drafter
         self._request = request
         self._sampler = sampler
+        self._pruner = sampler if isinstance(sampler, TreePruner) else None
         self._stats = stats
         self.finish_reason: FinishReason | None = None
         room = target.n_ctx - len(request.prompt)
@@ -187,7 +188,14 @@ class DecodeLoop:
         n_left = self._n_max - self._stats.n_generated
         n_free = self._target.n_ctx - len(self._target.tokens) - 1
         budget = min(self._drafter.budget, n_left - 1, n_free)
-        return self._drafter.draft(root, budget, self._target.n_vocab, self._target.max_leaves)
+        tree = self._drafter.draft(root, budget, self._target.n_vocab, self._target.max_leaves)
+        if self._pruner is None or not tree.n_drafted:
+            return tree
+        # A row costs more than finding out that it is not needed.
+        started = perf_counter()
+        tree = tree.without(self._pruner.forbidden(tree))
+        self._stats.draft_s += perf_counter() - started
+        return tree
 
     def _decode(self, tree: DraftTree) -> tuple[DraftTree, Sequence[NodeId]]:
         try:

@@ -6,6 +6,7 @@ It holds token ids only; it knows no model, no KV cache and no drafter. Layer: p
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import IntEnum
 from typing import TypeAlias
 
@@ -158,4 +159,18 @@ class DraftTree:
         pruned = DraftTree(self.tokens[ROOT])
         for node in range(1, min(budget + 1, len(self.tokens))):
             pruned.add(self.parents[node], self.tokens[node], self.sources[node], self.probs[node])
+        return pruned
+
+    def without(self, nodes: Collection[NodeId]) -> DraftTree:
+        """Leave out some draft nodes, and what is below them."""
+        if not nodes:
+            return self
+        kept: dict[NodeId, NodeId] = {ROOT: ROOT}
+        pruned = DraftTree(self.tokens[ROOT])
+        for node in range(1, len(self.tokens)):
+            parent = kept.get(self.parents[node])
+            if parent is not None and node not in nodes:
+                kept[node] = pruned.add(
+                    parent, self.tokens[node], self.sources[node], self.probs[node]
+                )
         return pruned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from racer_local.config import SamplingConfig
 from racer_local.tree import DraftTree, NodeId, TokenId
 
-__all__ = ["Target", "TokenSampler"]
+__all__ = ["Target", "TokenSampler", "TreePruner"]
 
 
 class TokenSampler(Protocol):
@@ -27,6 +27,17 @@ class TokenSampler(Protocol):
 
     def close(self) -> None:
         """Free what it holds; a second call does nothing."""
+
+
+@runtime_checkable
+class TreePruner(Protocol):
+    """A sampler that knows of some drafts beforehand that it cannot choose; not all do."""
+
+    def forbidden(self, tree: DraftTree) -> set[NodeId]:
+        """Return draft nodes that it can never choose, maybe without those below them.
+
+        The root is the token that was sampled last.
+        """
 
 
 class Target(Protocol):

@@ -26,7 +26,7 @@ from racer_local.backend.target import LlamaTarget
 from racer_local.config import PenaltyConfig
 from racer_local.errors import ConfigError, DecodeError
 from racer_local.logprobs import TokenLogprobs, log_probs
-from racer_local.tree import TokenId
+from racer_local.tree import DraftTree, NodeId, TokenId
 
 __all__ = ["ChainConfig", "ChainSampler", "LogitsProcessor"]
 
@@ -176,6 +176,10 @@ class ChainSampler:
             self._history[self._n_history] = token
             self._n_history += 1
         return token
+
+    def forbidden(self, tree: DraftTree) -> set[NodeId]:
+        """Return draft nodes that the grammar rules out; see ``TreePruner``."""
+        return set() if self._grammar is None else self._grammar.forbidden(tree)
 
     def _processed(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """Apply what is written in Python; ``raw`` itself stays as it is."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import clear_native_errors, last_native_error
 from racer_local.errors import ConfigError
-from racer_local.tree import TokenId
+from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
 
 __all__ = ["CANDIDATE", "Grammar", "candidate_array"]
 
@@ -31,6 +31,10 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 _N_LIKELY = 64
 # Reading the pieces of the whole vocabulary takes as long as testing them all this many times.
 _N_BEFORE_READING = 6
+
+# Copying a grammar takes time with its length; most take 20 us.
+_MAX_COPIES = 32
+_SMALL = 8_000
 
 _Ids = NDArray[np.int32]
 # Logits of which only the largest is looked at first.
@@ -60,13 +64,25 @@ class Grammar:
         if not handle:
             reason = last_native_error() or "llama.cpp gave no reason"
             raise ConfigError(f"the grammar could not be read: {reason}")
-        self._handle = handle
-        self._close = weakref.finalize(self, llama_cpp.llama_sampler_free, handle)
+        self._own(handle)
         self._model = model
         self._everything = np.arange(model.n_vocab, dtype=np.int32)
         # Rules about token ids are written in angle brackets; characters decide nothing there.
         self._is_by_character = "<" not in source
+        self._is_small = len(source) <= _SMALL
         self._one = np.zeros(1, CANDIDATE)
+
+    def _own(self, handle: object) -> None:
+        self._handle = handle
+        self._close = weakref.finalize(self, llama_cpp.llama_sampler_free, handle)
+
+    def _after(self, token: TokenId) -> Grammar:
+        """Return a copy that has gone on by an allowed token."""
+        copy = Grammar.__new__(Grammar)
+        copy.__dict__.update(self.__dict__)
+        copy._own(llama_cpp.llama_sampler_clone(self._handle))
+        copy.accept(token)
+        return copy
 
     def allows(self, token: TokenId) -> bool:
         """Whether ``token`` may come next."""
@@ -110,6 +126,29 @@ class Grammar:
         """Return tokens that may come next, the ``n`` likeliest among them, ascending."""
         tokens = self.allowed_of(_likely(logits, n + _N_LIKELY).astype(np.int32))
         return tokens if len(tokens) >= n else self.allowed()
+
+    def forbidden(self, tree: DraftTree) -> set[NodeId]:
+        """Return draft nodes that may not come, or not there; nothing is said of those below.
+
+        In a large tree or grammar only the nodes near the root are looked at.
+        """
+        found: set[NodeId] = set()
+        states = {ROOT: self}
+        n_copies = _MAX_COPIES if self._is_small else 0
+        for node in range(1, len(tree)):
+            before = states.get(tree.parents[node])
+            if before is None:
+                continue
+            token = tree.tokens[node]
+            if not before.allows(token):
+                found.add(node)
+            elif n_copies and tree.children(node) and not self._model.is_end(token):
+                n_copies -= 1
+                states[node] = before._after(token)
+        del states[ROOT]
+        for state in states.values():
+            state.close()
+        return found
 
     def accept(self, token: TokenId) -> None:
         """Go on by an allowed token; a forbidden one would end the process."""

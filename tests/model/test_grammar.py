@@ -15,6 +15,7 @@ from racer_local.backend.grammar import Grammar
 from racer_local.backend.model import LlamaModel
 from racer_local.config import ModelConfig
 from racer_local.errors import ConfigError
+from racer_local.tree import ROOT, DraftTree, Source
 
 SCHEMA = {
     "type": "array",
@@ -111,3 +112,26 @@ def test_characters_may_begin_in_one_token_and_end_in_the_next(
 def test_a_grammar_that_cannot_be_read_names_the_reason(smol_vocabulary: LlamaModel) -> None:
     with pytest.raises(ConfigError, match="could not be read"):
         Grammar(smol_vocabulary, "root ::= (")
+
+
+def test_forbidden_drafts_are_found_wherever_they_are(smol_vocabulary: LlamaModel) -> None:
+    model = smol_vocabulary
+
+    def token(text: str) -> int:
+        [found] = model.tokenize(text, add_special=False)
+        return found
+
+    grammar = Grammar(model, 'root ::= "a" ("b" | "cat" | " dog") "!"+')
+    grammar.accept(token("a"))
+    tree = DraftTree(token("a"))
+    dog = tree.add(ROOT, token(" dog"), Source.RETRIEVAL)
+    end = tree.add(tree.add(dog, token("!"), Source.RETRIEVAL), model.eos or 0, Source.RETRIEVAL)
+    tree.add(end, token("b"), Source.RETRIEVAL)
+    too_early = tree.add(ROOT, token("!"), Source.LOGITS)
+    tree.add(too_early, token("!"), Source.LOGITS)
+    twice = tree.add(dog, token(" dog"), Source.LOGITS)
+    assert grammar.forbidden(tree) == {too_early, twice}
+    # Nothing has moved on.
+    assert grammar.allows(token(" dog"))
+    assert not grammar.allows(token("!"))
+    grammar.close()

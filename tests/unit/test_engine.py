@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from fakes import ScriptedTarget, TreeDrafter, chain
+from fakes import ScriptedSampler, ScriptedTarget, TreeDrafter, chain
 
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.engine import Engine
@@ -53,6 +53,36 @@ def test_the_true_continuation_needs_few_decodes_and_gives_the_same_tokens() -> 
     assert generation.stats.n_accepted == generation.stats.n_drafted
     assert sum(event.source is Source.RETRIEVAL for event in events) == generation.stats.n_accepted
     assert generation.finish_reason == "length"
+
+
+def test_drafts_that_the_sampler_forbids_are_not_decoded() -> None:
+    class Choosy(ScriptedSampler):
+        def forbidden(self, tree: DraftTree) -> set[int]:
+            return {node for node in range(1, len(tree)) if tree.tokens[node] == 31}
+
+    expected = plain(25)
+    assert 31 not in expected
+
+    def grow(text: list[int], budget: int) -> DraftTree:
+        at = len(text) - len(PROMPT)
+        tree = chain(text[-1], [31, 30, 29])
+        node = 0
+        for token in expected[at : at + 4]:
+            node = tree.add(node, token, Source.LOGITS)
+        return tree
+
+    target = ScriptedTarget()
+    engine = Engine(target, OFF)
+    drafter = TreeDrafter(grow)
+    engine.use(drafter, 8)
+    generation = engine.generate(
+        PROMPT,
+        limits=GenerationConfig(max_tokens=24),
+        make_sampler=lambda: Choosy(target, GREEDY),
+    )
+    assert [event.token for event in generation] == expected[:24]
+    assert generation.stats.n_drafted == generation.stats.n_accepted > 10
+    assert all(31 not in outcome.tree.tokens for outcome in drafter.outcomes)
 
 
 def test_a_draft_whose_last_token_is_always_wrong_still_makes_progress() -> None:

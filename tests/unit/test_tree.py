@@ -68,3 +68,17 @@ def test_the_check_finds_a_twin_a_second_root_and_a_missing_entry() -> None:
     tree.probs.pop()
     with pytest.raises(ValueError, match="different lengths"):
         tree.check()
+
+
+def test_nodes_are_left_out_with_all_below_them() -> None:
+    tree = small_tree()
+    assert tree.without(()) is tree
+    rest = tree.without({1})
+    assert (rest.tokens, rest.sources, rest.probs) == (
+        [0, 3],
+        [Source.TARGET, Source.LOGITS],
+        [1.0, 0.125],
+    )
+    rest.check()
+    assert tree.without({2}).tokens == [0, 1, 3]
+    assert len(tree) == 4
