@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import llama_cpp
 
 from racer_local.backend.chat import MAX_TEMPLATE_CHARS
-from racer_local.backend.kv import KV_TYPES
 from racer_local.config import DraftConfig, KvType, ModelConfig
 from racer_local.embed.llama import RacerLlama
 from racer_local.errors import ModelLoadError
@@ -50,7 +49,6 @@ def _open(
     n_gpu_layers: int | None,
     kv_type: KvType | None,
 ) -> RacerLlama:
-    number = None if kv_type is None else KV_TYPES[kv_type]
     llama = RacerLlama(
         str(config.path),
         draft=draft,
@@ -60,8 +58,7 @@ def _open(
         n_threads=config.n_threads,
         n_batch=config.n_batch,
         n_gpu_layers=-1 if n_gpu_layers is None else n_gpu_layers,
-        type_k=number,
-        type_v=number,
+        kv_type=kv_type,
     )
     template = llama.metadata.get("tokenizer.chat_template", "")
     if len(template) > MAX_TEMPLATE_CHARS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import pickle
 import random
 import shutil
@@ -255,15 +256,29 @@ def test_cancel_during_a_long_prompt(llama: RacerLlama) -> None:
     assert ask(llama) == STEP_ANSWER
 
 
-def test_many_random_cancels_in_a_row(llama: RacerLlama) -> None:
+@pytest.mark.parametrize("n", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_random_cancels_in_a_row(llama: RacerLlama, n: int) -> None:
     generator = random.Random(3)
-    for _ in range(60):
+    for i in range(n):
+        if i % 10 == 9:
+            assert ask(llama) == STEP_ANSWER
         timer = threading.Timer(generator.random() * 0.03, llama.cancel)
         timer.start()
         llama(STEP, max_tokens=generator.randint(1, 30), temperature=0)
         timer.join()
     assert ask(llama) == STEP_ANSWER
     assert len(one_sequence_state(llama)) == 1
+
+
+def test_a_prefix_is_reused_after_a_cancelled_call(llama: RacerLlama) -> None:
+    stream = llama(STEP, max_tokens=300, temperature=0, stream=True)
+    for _ in range(9):
+        next(stream)
+    assert llama.cancel()
+    list(stream)
+    assert ask(llama) == STEP_ANSWER
+    assert llama.last_stats is not None
+    assert llama.last_stats.n_reused == llama.last_stats.n_prompt - 1
 
 
 def test_a_stream_inside_a_stream_is_a_clear_error(llama: RacerLlama) -> None:
@@ -561,19 +576,92 @@ def test_a_draft_model_for_upstreams_own_class(smol_path: Path) -> None:
     model.close()
 
 
+def test_a_draft_model_and_a_prompt_longer_than_a_batch(smol_path: Path, llama: RacerLlama) -> None:
+    import llama_cpp
+
+    text = STEP * 2
+    expected = ask(llama, text, 8)
+    path, sizes = str(smol_path), {"n_ctx": 512, "n_batch": 32}
+    model = RacerLlama(path, draft_model=RacerDraftModel(), **sizes)
+    assert any("draft_model" in notice for notice in model.notices)
+    assert ask(model, text, 8) == expected
+    model.close()
+    draft = RacerDraftModel()
+    plain = llama_cpp.Llama(
+        path, draft_model=draft, logits_all=True, flash_attn=True, verbose=False, **sizes
+    )
+    draft.attach(plain)
+    assert ask(plain, text, 8) == expected
+    plain.close()
+
+
+def test_elements_of_the_kv_cache_have_names(smol_path: Path) -> None:
+    import llama_cpp
+
+    model = RacerLlama(str(smol_path), n_ctx=256, draft="off", kv_type="q8_0")
+    assert model.context_params.type_k == model.context_params.type_v == llama_cpp.GGML_TYPE_Q8_0
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.context_params.type_v == llama_cpp.GGML_TYPE_Q8_0
+    for opened in (copy, model):
+        opened.close()
+    with pytest.raises(ConfigError, match="f16, q8_0, f32"):
+        RacerLlama(str(smol_path), kv_type="q4")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="type_k"):
+        RacerLlama(str(smol_path), kv_type="q8_0", type_k=1)
+
+
+OPENED = "llama = RacerLlama(path, n_ctx=512, draft='racer', budget=8)\n"
+GROWTH = """
+import psutil
+sizes = []
+for _ in range(10):
+    llama = RacerLlama(path, n_ctx=256, draft='racer', budget=8)
+    llama('a b a b', max_tokens=4)
+    llama.close()
+    del llama
+    sizes.append(psutil.Process().memory_info().rss / 1e6)
+assert sizes[-1] - sizes[1] < 20, sizes
+"""
+# After the model was loaded: without flash attention there is no context with such values.
+NO_CONTEXT = """
+from racer_local.errors import ModelLoadError
+try: RacerLlama(path, n_ctx=256, flash_attn=False, kv_type='q8_0')
+except ModelLoadError as error: assert 'could not open' in str(error)
+else: raise SystemExit('opened')
+"""
 SCRIPTS = {
-    "left open at exit": "llama('a b a b', max_tokens=4)",
-    "left in the middle of a stream": "s = llama('a b a b', max_tokens=40, stream=True); next(s)",
-    "a daemon thread computes at exit": (
+    "left open at exit": OPENED + "llama('a b a b', max_tokens=4)",
+    "left in the middle of a stream": OPENED
+    + "s = llama('a b a b', max_tokens=40, stream=True); next(s)",
+    "a daemon thread computes at exit": OPENED
+    + (
         "import threading, time\n"
         "threading.Thread(target=lambda: llama('a b', max_tokens=400), daemon=True).start()\n"
         "time.sleep(0.1)"
     ),
-    "closed twice": "llama.close(); llama.close()",
+    "closed twice": OPENED + "llama.close(); llama.close()",
     "a file that is missing": (
         "try: RacerLlama('missing.gguf')\nexcept ValueError as error: assert 'exist' in str(error)"
     ),
-    "spawned": (
+    "without a console": "import sys\nsys.stdout = sys.stderr = None\n"
+    + OPENED
+    + "llama('a b', max_tokens=2)",
+    "an empty file": (
+        "open('empty.gguf', 'w').close()\n"
+        "try: RacerLlama('empty.gguf')\nexcept ValueError as error: assert 'empty' in str(error)"
+    ),
+    "an option that is wrong": (
+        "try: RacerLlama(path, draft='racer', budget=-1)\n"
+        "except ValueError as error: assert 'budget' in str(error)"
+    ),
+    "no context for a model that was loaded": NO_CONTEXT,
+    "closed by closing": (
+        "import contextlib\n"
+        "with contextlib.closing(RacerLlama(path, n_ctx=256)) as llama: llama('a', max_tokens=2)"
+    ),
+    "opened and closed ten times": GROWTH,
+    "spawned": OPENED
+    + (
         "import multiprocessing\n"
         "if __name__ == '__main__':\n"
         "    llama('a b', max_tokens=2)\n"
@@ -587,13 +675,16 @@ SCRIPTS = {
 def test_a_process_ends_cleanly_and_quietly(script: str, smol_path: Path, tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(
-        "from racer_local import RacerLlama\n"
-        f"llama = RacerLlama({str(smol_path.resolve())!r}, n_ctx=512, draft='racer', budget=8)\n"
-        + script,
+        f"from racer_local import RacerLlama\npath = {str(smol_path.resolve())!r}\n" + script,
         encoding="utf-8",
     )
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, check=False, cwd=root
+        [sys.executable, str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
