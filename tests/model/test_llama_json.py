@@ -112,3 +112,59 @@ def test_most_answers_end_by_themselves_and_drafts_are_taken(llama: RacerLlama) 
     assert is_valid(json.loads(answer["text"]), schema)
     assert llama.last_stats is not None
     assert llama.last_stats.n_accepted > 5
+
+
+CONTACTS = array(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    },
+    2,
+    3,
+)
+REPEAT = '[{"name": "Ann", "age": 31}, {"name": "Bob", "age": 42}]\nRepeat the JSON above:\n'
+EXTRACT = (
+    "Ann Berg (31, ann.berg@example.com) and Bob Tran (42, bob.tran@example.com) met Cleo Diaz, "
+    "who is 27 and can be reached at cleo.diaz@example.com.\nThese people as JSON:\n"
+)
+
+
+def is_contact(value: Any) -> bool:
+    return (
+        set(value) == {"name", "age"}
+        and isinstance(value["name"], str)
+        and isinstance(value["age"], int)
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n_seeds"),
+    [
+        pytest.param(REPEAT, 2, id="repeat"),
+        pytest.param(REPEAT, 20, id="repeat with many seeds", marks=pytest.mark.slow),
+        pytest.param(EXTRACT, 20, id="extract with many seeds", marks=pytest.mark.slow),
+    ],
+)
+def test_contacts_are_the_same_without_drafts(
+    llama: RacerLlama, smol_path: Path, prompt: str, n_seeds: int
+) -> None:
+    grammar = LlamaGrammar.from_json_schema(json.dumps(CONTACTS), verbose=False)
+    exact = RacerLlama(str(smol_path), n_ctx=512, draft="racer", budget=6, exact=True)
+    plain = RacerLlama(str(smol_path), n_ctx=512, draft="off", exact=True)
+    n_accepted = 0
+    for seed in range(n_seeds):
+        # The first one is greedy.
+        options = {"max_tokens": 80, "temperature": 0.8 if seed else 0.0, "seed": seed}
+        told = exact(prompt, grammar=grammar, **options)["choices"][0]
+        assert exact.last_stats is not None
+        n_accepted += exact.last_stats.n_accepted
+        assert told == plain(prompt, grammar=grammar, **options)["choices"][0]
+        for choice in (told, llama(prompt, grammar=grammar, **options)["choices"][0]):
+            if choice["finish_reason"] == "stop":
+                people = json.loads(choice["text"])
+                assert 2 <= len(people) <= 3
+                assert all(map(is_contact, people)), people
+    assert n_accepted > 0
+    for opened in (exact, plain):
+        opened.close()

@@ -223,6 +223,30 @@ def test_a_streamed_chat_has_the_text_and_form_of_upstreams(
     assert told(racer) == told(plain)
 
 
+ODD_CHATS: dict[str, Any] = {
+    "system only": [{"role": "system", "content": "Be brief."}],
+    "empty": [],
+    "unknown role": [{"role": "critic", "content": "Hm."}],
+    "parts": [{"role": "user", "content": [{"type": "text", "text": "Say hi."}]}],
+    "null": [{"role": "user", "content": None}],
+    "no content": [{"role": "user"}],
+}
+
+
+@pytest.mark.parametrize("name", ODD_CHATS)
+def test_odd_messages_do_what_they_do_upstream(
+    plain: llama_cpp.Llama, racer: RacerLlama, name: str
+) -> None:
+    def outcome(llama: Any) -> Any:
+        try:
+            return without_identity(chat(ODD_CHATS[name], max_tokens=8)(llama))
+        except Exception as error:  # noqa: BLE001 - whatever upstream raises
+            return type(error), str(error)
+
+    expected = outcome(plain)
+    assert outcome(racer) == expected
+
+
 def test_drafts_were_made_and_taken_in_this_suite(racer: RacerLlama) -> None:
     racer(STEP, max_tokens=32, temperature=0)
     assert racer.last_stats is not None

@@ -42,6 +42,25 @@ def test_a_shorter_prompt_after_a_long_one_on_a_sliding_window(
         llama.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [16, 64])
+def test_lines_go_on_beyond_the_window_and_across_it(
+    gemma_path: Path, gemma_plain: PlainLlama, budget: int
+) -> None:
+    llama = RacerLlama(str(gemma_path), n_ctx=2048, draft="racer", budget=budget)
+    try:
+        long = greedy(llama, LINES60, 96)
+        assert_same_as_plain(gemma_plain, llama.tokenize(LINES60.encode()), long)
+        text = " jumps over the lazy dog.\n" + "".join(LINE.format(i) for i in range(62, 80))
+        assert text.startswith(llama.detokenize(long).decode())
+        prompt = llama.tokenize(LINES60.encode())[:480]
+        events = llama.stream_events(prompt, max_tokens=64, temperature=0)
+        across = [event.token for event in events if event.token is not None]
+        assert_same_as_plain(gemma_plain, prompt, across)
+    finally:
+        llama.close()
+
+
 def test_a_file_without_a_template_says_so_and_has_one_bos(gemma_path: Path) -> None:
     llama = RacerLlama(str(gemma_path), n_ctx=256, draft="off")
     try:

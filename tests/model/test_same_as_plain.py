@@ -173,13 +173,16 @@ def test_the_context_is_filled_exactly_however_large_the_draft(
         assert (len(prompt) + len(tokens), reason) == (256, "length")
 
 
-@pytest.mark.parametrize("budget", [16, 64])
+@pytest.mark.parametrize(
+    ("budget", "n"),
+    [(16, 48), (64, 48), *(pytest.param(b, 96, marks=pytest.mark.slow) for b in (16, 64))],
+)
 def test_a_sliding_window_model_stays_right_beyond_its_window(
-    gemma: TextModel, gemma_plain: PlainLlama, budget: int
+    gemma: TextModel, gemma_plain: PlainLlama, budget: int, n: int
 ) -> None:
     prompt = gemma.prompt_tokens(LINES60)
     assert len(prompt) > 890
-    tokens, _ = generate(gemma, prompt, 48, DraftConfig(mode="racer", budget=budget))
+    tokens, _ = generate(gemma, prompt, n, DraftConfig(mode="racer", budget=budget))
     assert_same_as_plain(gemma_plain, prompt, tokens)
     text = b"".join(map(gemma.model.piece, tokens)).decode()
     assert text.startswith(" jumps over the lazy dog.\nThe quick brown fox number 62 jumps")
