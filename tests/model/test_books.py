@@ -126,8 +126,12 @@ def test_what_is_remembered_is_drafted_from_until_forgotten(racer: Run) -> None:
     done = racer(*ask, "--remember")
     assert json.loads(done.stdout)["tokens"] == first["tokens"]
     assert "racer-local forget removes it" in done.stderr
-    again = json.loads(racer(*ask, "--remember").stdout)
-    assert again["tokens"] == first["tokens"]
+    # Where other programs take the processor, a run may find that no draft pays.
+    for _ in range(5):
+        again = json.loads(racer(*ask, "--remember").stdout)
+        assert again["tokens"] == first["tokens"]
+        if again["stats"]["by_source"]["phrasebook"]["accepted"]:
+            break
     assert again["stats"]["by_source"]["phrasebook"]["accepted"] > 0
     assert all(name.startswith("conversation of") for name in again["drafted_from"])
     # Without the option nothing is looked up.
