@@ -83,7 +83,8 @@ def add_live(app: FastAPI, live: LiveAnswers, path: str) -> None:
         name = request.path_params["name"]
         answer = live.find(name)
         if answer is None:
-            return PlainTextResponse("no such answer is being written", 404)
+            # It may have ended before the page asked, which is no error.
+            return PlainTextResponse("", media_type="application/x-ndjson")
         return StreamingResponse(live.lines(name, answer), media_type="application/x-ndjson")
 
     app.add_route(f"{path.rstrip('/')}/live/{{name}}", follow, methods=["GET"])

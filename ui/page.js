@@ -137,6 +137,7 @@
     if (isMoving && triesLeft) return setTimeout(calm, 500, triesLeft - 1);
     const next = requestAnimationFrame(() => {});
     for (let frame = Math.max(0, next - 32); frame <= next; frame++) cancelAnimationFrame(frame);
+    window.rlCalm = true;
   };
   setTimeout(calm, 1000, 20);
 }

@@ -136,7 +136,8 @@ class Chat:
     def open(self, query: str = "", *, max_tokens: int | None = 48) -> None:
         self.page.goto(f"{self.url}/{query}")
         self.page.wait_for_selector("#rl-box textarea")
-        self.page.wait_for_function("window.rlPick !== undefined")
+        # Waits that count frames would be ended with the page's own clocks.
+        self.page.wait_for_function("window.rlPick && window.rlCalm", polling=100)
         if max_tokens is not None:
             self.set("max-tokens", max_tokens)
             self.set("temperature", 0)
@@ -188,7 +189,8 @@ class Chat:
 
     def until(self, selector: str, text: str) -> str:
         self.page.wait_for_function(
-            "([s, t]) => document.querySelector(s)?.innerText.includes(t)", arg=[selector, text]
+            "([s, t]) => document.querySelector(s)?.innerText.includes(t)",
+            arg=[selector, text],
         )
         return self.text(selector)
 

@@ -2,7 +2,8 @@
 
     python served.py RECORD.jsonl ARGUMENTS...
 
-writes a line for every prompt that is built and for every decode step.
+writes a line for every prompt that is built and for every decode step. Prompts of several batches
+are read slowly, as by a large model: else nobody could stop their reading.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def record_into(path: str) -> None:
         prompt: Sequence[int],
         *arguments: Any,
         on_step: Callable[[StepOutcome], None] | None = None,
+        on_prefill: Callable[[int, int], None] | None = None,
         **named: Any,
     ) -> TextStream:
         write(prompt="".join(model.model.token_text(token) for token in prompt))
@@ -39,7 +41,13 @@ def record_into(path: str) -> None:
             if on_step is not None:
                 on_step(outcome)
 
-        return real(model, prompt, *arguments, on_step=noted, **named)
+        def read(n_read: int, n_all: int) -> None:
+            if on_prefill is not None:
+                on_prefill(n_read, n_all)
+            if n_read < n_all:
+                time.sleep(4)
+
+        return real(model, prompt, *arguments, on_step=noted, on_prefill=read, **named)
 
     TextModel.stream = stream  # type: ignore[assignment,method-assign]
 

@@ -48,8 +48,8 @@ def test_first_load_says_what_this_is(new_chat: Callable[..., Any]) -> None:
 
 def test_an_answer_streams_and_is_coloured_by_source(chat: Any, server: Any) -> None:
     page = chat.page
-    chat.set("max-tokens", 160)
-    chat.send("Write the numbers from one to thirty in words.")
+    chat.set("max-tokens", 240)
+    chat.send(LONG)
     page.wait_for_selector("#rl-chat .rl-tail")
     chat.until("#rl-chat .rl-tail", "t")
     chat.shoot("streaming")
