@@ -284,7 +284,7 @@ def test_a_benchmark_can_be_started_and_stopped(chat: Any, server: Any) -> None:
         page.locator(f"#rl-bench-{name} input[type=number]").fill(value)
         page.locator(f"#rl-bench-{name} input[type=number]").press("Tab")
     page.click("#rl-bench-go")
-    page.wait_for_selector("#rl-bench-plot .rl-bench-row")
+    page.wait_for_selector("#rl-bench-plot .rl-bench-row", timeout=240_000)
     page.click("#rl-bench-stop")
     page.wait_for_selector("#rl-bench-go")
     assert re.search(r"\d prompts? measured", chat.text("#rl-bench-status"))
