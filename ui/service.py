@@ -163,7 +163,11 @@ class Service(Closing):
     @property
     def has_spare_cores(self) -> bool:
         """Whether a browser here can draw without taking time from the model."""
-        return (os.cpu_count() or 1) >= self._model.target.n_threads + 2
+        return (os.cpu_count() or 1) >= self._n_threads + 2
+
+    @property
+    def _n_threads(self) -> int:
+        return self._model.target.n_threads
 
     def _cancel(self) -> None:
         self._model.cancel()

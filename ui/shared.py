@@ -7,7 +7,6 @@ thread. Drafting and cache are left as the server's clients had them. Knows no G
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -231,10 +230,9 @@ class SharedService(Service):
         )
 
     @property
-    def has_spare_cores(self) -> bool:
-        """See ``Service.has_spare_cores``; the model need not be loaded."""
-        n_threads = self._config.n_threads or physical_cores()
-        return (os.cpu_count() or 1) >= n_threads + 2
+    def _n_threads(self) -> int:
+        # The model need not be loaded.
+        return self._config.n_threads or physical_cores()
 
     def _submit(self, turn: Turn, function: Callable[[], None]) -> Future[None]:
         def with_model(model: TextModel) -> None:
