@@ -121,7 +121,7 @@ def _array(content: bytes) -> NDArray[Any]:
     )
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never loaded")
-    values = content[stream.tell() :]
+    values = memoryview(content)[stream.tell() :]
     n_values = 1
     for length in shape:
         n_values *= length
