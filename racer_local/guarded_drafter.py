@@ -114,7 +114,9 @@ class GuardedDrafter:
             return
         with self._survive():
             shifted = places + np.int32(self._n_others)
-            self._drafter.learn(Rows(shifted, *top_k(logits, self.row_width)))
+            min_prob = 0.0 if self._chooser is None else self._chooser.min_prob
+            rows = Rows(shifted, *top_k(logits, self.row_width, min_prob=min_prob))
+            self._drafter.learn(rows)
 
     def draft(self, root: TokenId, budget: int, n_vocab: int, max_leaves: int) -> DraftTree:
         """Draft what follows; a root alone where drafting is off, does not pay, or failed."""
@@ -174,7 +176,8 @@ class GuardedDrafter:
         with self._survive():
             useful = self._chooser.useful_nodes(path)
             places = [nodes.index(node) for node in useful]
-            return Rows(np.asarray(useful, np.int32), *top_k(logits, self.row_width, places))
+            read = top_k(logits, self.row_width, places, self._chooser.min_prob)
+            return Rows(np.asarray(useful, np.int32), *read)
         return None
 
     @contextmanager

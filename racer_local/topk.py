@@ -4,11 +4,13 @@ A vocabulary has 49,000 to 262,000 tokens and a decode step reads a handful of r
 most of what learning costs. The k largest logits lie in the k groups with the largest maxima, so
 one pass over the row leaves a few hundred candidates. A decode step has swept the caches: what
 counts is how much code and memory is touched, not how many numbers are compared. Hence few and
-plain array operations, and Python's own lists for the last handful of numbers.
+plain array operations, and Python's own lists for the last handful of numbers. Whoever has no use
+for unlikely tokens gets the others for half the time: exponentials, their sum, one comparison.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from math import exp, isfinite
 from typing import TypeAlias
@@ -30,9 +32,15 @@ _CHUNK = 16_384
 # With the largest logit in this range exp() neither overflows nor loses terms that matter (those
 # within 67 of it), so the pass that subtracts the maximum can be left out.
 _SAFE_LOW, _SAFE_HIGH = -20.0, 60.0
+_SAFE_TOTAL = exp(_SAFE_LOW)
+
+# Exponentials of one row, per thread: an array of that size may be fresh pages at every allocation.
+_local = threading.local()
 
 
-def top_k(logits: _Floats, k: int, places: Sequence[int] | None = None) -> tuple[_Ids, _Floats]:
+def top_k(
+    logits: _Floats, k: int, places: Sequence[int] | None = None, min_prob: float = 0.0
+) -> tuple[_Ids, _Floats]:
     """Find the k likeliest tokens of every row, and their softmax probabilities.
 
     Among equal logits the lower id comes first; which of those that tie with the k-th are left
@@ -43,6 +51,7 @@ def top_k(logits: _Floats, k: int, places: Sequence[int] | None = None) -> tuple
         logits: float32 [n_rows, n_vocab]; only read, so it may be a view of foreign memory.
         k: how many tokens; more than ``n_vocab`` gives ``n_vocab``.
         places: the rows that are wanted, in this order; None for all.
+        min_prob: tokens below it may be left out; where they are, ids and probabilities are 0.
 
     Returns:
         For each wanted row ids int32 [n, k], likeliest first, and probs float32 [n, k].
@@ -59,8 +68,13 @@ def top_k(logits: _Floats, k: int, places: Sequence[int] | None = None) -> tuple
     probs = np.zeros((len(places), k), dtype=np.float32)
     if k == 0:
         return ids, probs
-    scratch = np.empty(min(n_vocab, _CHUNK), dtype=np.float32)
+    scratch = _scratch(n_vocab)
     for i, place in enumerate(places):
+        if min_prob > 0.0:
+            likely = _likely(logits[place], k, min_prob, scratch)
+            if likely is not None:
+                ids[i, : len(likely[0])], probs[i, : len(likely[0])] = likely
+                continue
         found = _row_top_k(logits[place], k, scratch)
         if found is None:
             lowest, highest = np.float32(-np.inf), np.finfo(np.float32).max
@@ -71,6 +85,28 @@ def top_k(logits: _Floats, k: int, places: Sequence[int] | None = None) -> tuple
         else:
             ids[i], probs[i] = found
     return ids, probs
+
+
+def _scratch(n: int) -> _Floats:
+    scratch: _Floats | None = getattr(_local, "scratch", None)
+    if scratch is None or len(scratch) < n:
+        scratch = _local.scratch = np.empty(n, dtype=np.float32)
+    return scratch[:n]
+
+
+def _likely(
+    row: _Floats, k: int, min_prob: float, scratch: _Floats
+) -> tuple[list[int], list[float]] | None:
+    """Find the tokens from ``min_prob`` on, at most k; None if the row needs more care."""
+    # What overflows is not finite, and is told by the sum.
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.exp(row, out=scratch)
+        total = float(np.add.reduce(scratch))
+    if not (total >= _SAFE_TOTAL and isfinite(total)):
+        return None
+    found = (scratch >= np.float32(min_prob * total)).nonzero()[0]
+    best = sorted(zip((-row[found]).tolist(), found.tolist(), strict=True))[:k]
+    return [token for _, token in best], [exp(-negative) / total for negative, _ in best]
 
 
 def _row_top_k(row: _Floats, k: int, scratch: _Floats) -> tuple[list[int], list[float]] | None:

@@ -32,7 +32,7 @@ from racer_local.drafting.phrase_shelf import BookPlace, Shelf
 from racer_local.drafting.planner import StepTimes, plan
 from racer_local.drafting.reliability import Reliability
 from racer_local.drafting.row_memory import RowMemory
-from racer_local.drafting.row_store import RowPlaces, RowStore, row_places
+from racer_local.drafting.row_store import MIN_PROB, RowPlaces, RowStore, row_places
 from racer_local.tree import ROOT, DraftTree, NodeId, Source, TokenId
 
 __all__ = ["AutoDrafter"]
@@ -46,6 +46,9 @@ _HIT_MEMORY = 0.85
 _MAX_DELAY = 2.0
 # A text that repeats so many tokens is worth waking up for.
 _ROUSING_MATCH = 8
+# Where a step of eight tokens takes less than this many times a single one, drafts are wide enough
+# for the rows of a whole prompt.
+_CHEAP_TOKENS, _CHEAP_RATIO = 8, 2.0
 
 
 class _Place:
@@ -175,9 +178,28 @@ class AutoDrafter:
             self._index.append(token)
         self._root = None
 
+    @property
+    def min_prob(self) -> float:
+        """Tokens below this probability are no candidates."""
+        return MIN_PROB
+
     def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
-        """Want the row of the last place of every pair of tokens, as far as there is room."""
-        return last_places(tokens, by_pair=True)[-self._rows.capacity :]
+        """Want the row of the last place of every pair of tokens, as far as there is room.
+
+        Where checking tokens is dear, only of pairs that the text has more than once: the others
+        are seldom met again, and bring less there than it takes to compute their logits.
+        """
+        places = last_places(tokens, by_pair=True)[-self._rows.capacity :]
+        if self._is_checking_cheap():
+            return places
+        is_repeated = self._index.is_repeated
+        repeated = [i for i in places.tolist() if i and is_repeated(tokens[i - 1], tokens[i])]
+        return np.array(repeated, np.int32)
+
+    def _is_checking_cheap(self) -> bool:
+        n_context = self._index.n_tokens
+        plain = self.cost.seconds(1, n_context)
+        return self.cost.seconds(_CHEAP_TOKENS, n_context) < _CHEAP_RATIO * plain
 
     def learn(self, rows: Rows) -> None:
         """Store rows of the given text; of places no longer known, none."""

@@ -107,7 +107,11 @@ class StepObserver(Protocol):
 
 @runtime_checkable
 class RowChooser(Protocol):
-    """A drafter that does not want the rows of all decoded nodes; reading one costs time."""
+    """A drafter that does not want all of the decoded rows; reading one costs time."""
+
+    @property
+    def min_prob(self) -> float:
+        """Tokens of a row below this probability are of no use."""
 
     def useful_nodes(self, path: Sequence[NodeId]) -> Sequence[NodeId]:
         """Say whose rows are worth reading; called before ``accept``.

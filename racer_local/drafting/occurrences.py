@@ -77,6 +77,11 @@ class OccurrenceIndex:
         """Tokens appended since the start."""
         return self.start + len(self.text)
 
+    def is_repeated(self, before: TokenId, token: TokenId) -> bool:
+        """Whether the text has ``token`` after ``before`` more than once."""
+        position = self._head.get(before << 32 | token, -1)
+        return position >= 0 and self._link[position] >= 0
+
     def match_length(self) -> int:
         """Count the last tokens, up to a limit, that also stood at their latest occurrence."""
         position = self._link[-1] if self._link else -1

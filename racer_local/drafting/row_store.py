@@ -24,7 +24,7 @@ from racer_local.drafting.copy_logit import pair_key
 from racer_local.drafting.estimate import N_PROBS, PROB_BIN
 from racer_local.tree import TokenId
 
-__all__ = ["RowPlaces", "RowStore", "row_places"]
+__all__ = ["MIN_PROB", "RowPlaces", "RowStore", "row_places"]
 
 # The place, within a block of ``N_ROW`` cells, of every token that a row names; best first.
 RowPlaces: TypeAlias = dict[TokenId, int]
@@ -33,7 +33,7 @@ RowPlaces: TypeAlias = dict[TokenId, int]
 _MAX_TWO_TOKEN_ROWS = 8_192
 _MAX_ONE_TOKEN_ROWS = 8_192
 # Tokens of a row below this probability are no candidates.
-_MIN_PROB = 0.01
+MIN_PROB = 0.01
 # A dictionary of a few tokens and their numbers; an entry of an ordered dictionary with its key.
 _ROW_BYTES, _ENTRY_BYTES = 420, 140
 
@@ -49,7 +49,7 @@ def row_places(tokens: Sequence[TokenId], probs: Sequence[float]) -> RowPlaces:
     rank_offset = 2
     for token, prob in zip(tokens, probs, strict=False):
         # Written so that it also ends at NaN.
-        if not prob >= _MIN_PROB:
+        if not prob >= MIN_PROB:
             break
         if token not in places:
             places[token] = rank_offset + PROB_BIN[min(1000, int(prob * 1000))]

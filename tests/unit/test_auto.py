@@ -208,6 +208,16 @@ def test_prompt_rows_are_wanted_once_per_pair_of_tokens() -> None:
     assert d.wanted_rows([]).tolist() == []
 
 
+def test_where_checking_is_dear_only_rows_of_repeated_pairs_are_read() -> None:
+    d = drafter(STEEP)
+    d.feed([1, 2, 1, 2, 3])
+    assert d.wanted_rows([1, 2, 1, 2, 3]).tolist() == [3]
+    # What was said before counts as well; the pair across the border is not looked at.
+    d.feed([9, 2, 3, 9, 2])
+    assert d.wanted_rows([9, 2, 3, 9, 2]).tolist() == [2, 3, 4]
+    assert d.wanted_rows([]).tolist() == []
+
+
 def test_without_a_cost_model_it_still_drafts() -> None:
     made = make_drafter(DraftConfig(mode="auto", budget=8))
     made.feed([*STORY, 1, *STORY[:10]])
