@@ -87,7 +87,7 @@ def _exactness(info: GgufInfo) -> str:
     n_rows = _EXACT_ROWS.get(kind) or (_EXACT_ROWS_K if "_K" in kind else 0)
     if not n_rows:
         return _PROBED
-    return f"yes: trees of {n_rows} rows on a processor with AVX-512; tried anew on others"
+    return f"yes: trees of {n_rows} rows or more on a processor with AVX-512; tried on others"
 
 
 def _parts(info: GgufInfo) -> str:
