@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
 from racer_local.config import DraftConfig, DraftMode, GenerationConfig, SamplingConfig
@@ -197,8 +197,10 @@ def _parse_mode(name: str) -> DraftConfig:
 
 
 def tree_size(modes: Mapping[str, DraftConfig]) -> DraftConfig:
-    """Return settings whose trees are as large as those of the largest mode."""
+    """Return settings whose trees have room for those of every mode, and no more branches."""
     drafting = [config for config in modes.values() if config.mode != BASE]
     if not drafting:
         return DraftConfig(mode="off")
-    return DraftConfig(mode="racer", budget=max(config.budget for config in drafting))
+    size = DraftConfig(mode="auto", budget=max(config.budget for config in drafting))
+    is_enough = size.max_leaves >= max(config.max_leaves for config in drafting)
+    return size if is_enough else replace(size, mode="racer")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from racer_local.cli.books import book_arguments
 from racer_local.cli.options import model_config
 from racer_local.cli.progress import Progress
-from racer_local.config import DraftConfig
+from racer_local.config import AUTO_LEAVES, DraftConfig
 from racer_local.errors import ConfigError, RacerError
 from racer_local.worker import Worker
 
@@ -68,7 +68,8 @@ class ChatModel:
         config = model_config(options, self.draft)
         # The mode may change later: always leave room for trees.
         n_nodes = max(1, self.draft.budget)
-        config = replace(config, max_nodes=n_nodes, max_leaves=n_nodes)
+        n_leaves = max(self.draft.max_leaves, min(n_nodes, AUTO_LEAVES))
+        config = replace(config, max_nodes=n_nodes, max_leaves=n_leaves)
         if not inspect_gguf(config.path).has_chat_template:
             raise ConfigError(
                 f"{config.path.name} has no chat template, so it is probably a base model; "

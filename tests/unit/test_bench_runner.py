@@ -225,6 +225,8 @@ def test_modes_are_read_with_their_budgets_and_plain_decoding_comes_first() -> N
     assert list(modes) == ["off", "auto", "racer:16"]
     assert modes["racer:16"].budget == 16
     assert tree_size(modes).budget == 64
+    assert tree_size(modes).max_leaves == 16
+    assert tree_size(parse_modes("auto,racer:17")).max_leaves == 64
     assert tree_size(parse_modes("racer:16,pld:3")).budget == 16
     assert tree_size(parse_modes("off")).mode == "off"
 

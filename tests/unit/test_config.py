@@ -68,3 +68,5 @@ def test_the_defaults_are_legal_and_greedy_is_recognised() -> None:
     assert not SamplingConfig(temperature=0, repeat_penalty=1.1).is_argmax
     assert DraftConfig(mode="pld").max_leaves == 1
     assert DraftConfig(budget=0).max_leaves == 1
+    assert DraftConfig(budget=64).max_leaves == 16
+    assert DraftConfig(mode="racer", budget=64).max_leaves == 64
