@@ -1,6 +1,7 @@
 """Measure what a phrase book brings, on prompts about an indexed repository.
 
-    python -m racer_local.cli.bench_books [--first N] [--last N] [--max-tokens N] [--unrelated]
+    python -m racer_local.cli.bench_books [--model NAME] [--first N] [--last N] [--max-tokens N]
+                                          [--unrelated]
 
 The repository is the source of packages that are installed beside this one. Prompts are made of
 its own files: *complete* (the code before a function and its first lines), *quote* (its first
@@ -181,10 +182,11 @@ def _run(bench: _Bench, prompts: Sequence[RepositoryPrompt]) -> dict[str, dict[s
 
 def main(arguments: Sequence[str]) -> None:
     """Measure, and write one JSON object to stdout."""
-    from racer_local.model_store import ensure_model
+    from racer_local.model_store import resolve_model
     from racer_local.text_model import TextModel
 
     parser = argparse.ArgumentParser(prog="racer_local.cli.bench_books")
+    parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--last", type=int, default=36)
     parser.add_argument("--max-tokens", type=int, default=100)
@@ -195,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
 
     root = Path(np.__file__).parents[1]
     prompts = _unrelated() if options.unrelated else repository_prompts(root, PACKAGES, 36)
-    path = ensure_model("smollm2-135m-instruct")
+    path = resolve_model(options.model)
     with tempfile.TemporaryDirectory() as folder:
         book = Path(folder) / "repository.npz"
         _book_of(root, PACKAGES, path, book)

@@ -26,13 +26,14 @@ def gemma_plain(gemma_path: Path) -> Iterator[PlainLlama]:
 
 @pytest.fixture(scope="session")
 def smol_model(smol_path: Path) -> Iterator[TextModel]:
-    with TextModel(ModelConfig(path=smol_path, n_ctx=2048)) as model:
+    # Room for trees of every mode and shape.
+    with TextModel(ModelConfig(path=smol_path, n_ctx=2048, max_leaves=64)) as model:
         yield model
 
 
 @pytest.fixture(scope="session")
 def gemma_model(gemma_path: Path) -> Iterator[TextModel]:
-    with TextModel(ModelConfig(path=gemma_path, n_ctx=2048)) as model:
+    with TextModel(ModelConfig(path=gemma_path, n_ctx=2048, max_leaves=64)) as model:
         yield model
 
 

@@ -108,7 +108,12 @@ def test_a_double_accepted_sampler_is_told(
     assert any("accepts every token twice" in fault for fault in found), found
 
 
-@pytest.mark.parametrize("mode", ["auto", "racer", "retrieval", "logits", "last-logit", "pld"])
+SLOW_MODES = ["retrieval", "logits", "last-logit", "pld"]
+
+
+@pytest.mark.parametrize(
+    "mode", ["auto", "racer", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW_MODES)]
+)
 def test_drafting_keeps_the_distribution_over_twenty_thousand_draws(
     smol: TextModel, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
