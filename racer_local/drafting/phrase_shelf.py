@@ -1,7 +1,7 @@
 """What the phrase books in use say about one place of a draft. Layer: pure.
 
-A place is found by its last tokens in every book. The places below it follow the matches found
-there as long as a good one goes on, and are looked up anew where none does.
+The root of a draft is found by its last tokens in every book. The places below it only follow the
+matches found there: to look each of them up anew brings as much as it costs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ __all__ = ["BookGuess", "BookPlace", "Shelf", "drafted_from"]
 _MAX_GUESSES = 4
 # A match longer by one token weighs three times as much; beyond 12 tokens all weigh alike.
 _WEIGHT = [3.0 ** min(n, 12) for n in range(DEPTH + 1)]
-# Matches of this length are followed without a new search.
-_GOOD_MATCH = 6
 
 
 class BookGuess(NamedTuple):
@@ -40,32 +38,20 @@ class BookGuess(NamedTuple):
 
 
 class BookPlace:
-    """One place: what came before it, where that stands in the books, and what followed there."""
+    """One place: where what came before it stands in the books, and what followed there."""
 
-    __slots__ = ("_books", "_context", "_found", "guesses")
+    __slots__ = ("_books", "_found", "guesses")
 
-    def __init__(
-        self,
-        books: Sequence[PhraseBook],
-        context: Sequence[TokenId],
-        found: list[list[BookMatch]],
-    ) -> None:
+    def __init__(self, books: Sequence[PhraseBook], found: list[list[BookMatch]]) -> None:
         """Take matches per book."""
         self._books = books
-        self._context = context
         self._found = found
         self.guesses = _guesses(found)
 
     def below(self, token: TokenId) -> BookPlace:
-        """Return the place after one more token."""
-        context = [*self._context[1 - DEPTH :], token]
-        found = []
-        for book, matches in zip(self._books, self._found, strict=True):
-            after = book.advance(matches, token)
-            if not after or after[0].length < _GOOD_MATCH:
-                after = book.find(context)
-            found.append(after)
-        return BookPlace(self._books, context, found)
+        """Return the place after one more token, with the matches that go on with it."""
+        pairs = zip(self._books, self._found, strict=True)
+        return BookPlace(self._books, [book.advance(found, token) for book, found in pairs])
 
     def origin(self, token: TokenId) -> str | None:
         """Return the name of the file with the longest match that says this token."""
@@ -96,7 +82,7 @@ class Shelf:
     def at(self, context: Sequence[TokenId]) -> BookPlace:
         """Look up the place after a context, of which the last ``DEPTH`` tokens count."""
         context = list(context[-DEPTH:])
-        return BookPlace(self.books, context, [book.find(context) for book in self.books])
+        return BookPlace(self.books, [book.find(context) for book in self.books])
 
     def size_bytes(self) -> int:
         """Estimate the memory held."""

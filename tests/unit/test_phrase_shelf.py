@@ -48,7 +48,7 @@ def test_guesses_are_weighed_by_length_and_number_and_the_best_are_kept() -> Non
     assert Shelf([]).at([1, 2, 3]).guesses == []
 
 
-def test_places_below_go_on_where_a_good_match_goes_on_and_look_again_elsewhere() -> None:
+def test_places_below_follow_the_matches_of_the_root_and_no_others() -> None:
     shelf = Shelf([book_of(a=STORY, b=[*STORY[20:30], 7, 8, 9])])
     place = shelf.at(STORY[:DEPTH])
     for token in STORY[DEPTH:40]:
@@ -59,7 +59,8 @@ def test_places_below_go_on_where_a_good_match_goes_on_and_look_again_elsewhere(
     assert elsewhere.guesses == []
     for token in STORY[10:14]:
         elsewhere = elsewhere.below(token)
-    assert elsewhere.guesses == [BookGuess(STORY[14], 4, 1.0, 1)]
+    assert elsewhere.guesses == []
+    assert shelf.at(STORY[10:14]).guesses == [BookGuess(STORY[14], 4, 1.0, 1)]
 
 
 def test_books_count_together_and_the_report_names_the_files() -> None:
