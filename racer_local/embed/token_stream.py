@@ -102,7 +102,8 @@ class TokenStream(Closing, Iterator[TokenEvent]):
             step = self._next or self._compute.begin(self._step)
             self._next = None
             events, self._is_over = self._compute.result(step, self._generation.cancel)
-            if not self._is_over:
+            # The first tokens are to be shown at once: not before a busy processor.
+            if not self._is_over and self.n_taken:
                 self._next = self._compute.begin(self._step)
         else:
             events, self._is_over = self._compute.run(self._step, self._generation.cancel)

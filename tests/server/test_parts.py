@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -205,6 +206,28 @@ def test_slow_code_is_ended_and_quick_code_is_not() -> None:
     with time_limit(0.05):
         pass
     time.sleep(0.1)
+
+
+def test_limits_of_several_threads_and_shorter_ones_later_are_kept_apart() -> None:
+    ended: list[float] = []
+
+    def spin(seconds: float, ends: bool) -> None:
+        began = time.monotonic()
+        with contextlib.suppress(TooSlowError), time_limit(seconds):
+            while ends or time.monotonic() - began < 0.3:
+                pass
+            return
+        ended.append(seconds)
+
+    threads = [
+        threading.Thread(target=spin, args=limit)
+        for limit in ((60.0, False), (0.2, True), (0.1, True), (30.0, False))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ended) == [0.1, 0.2]
 
 
 def test_the_queue_is_first_come_first_served_and_bounded() -> None:
