@@ -19,6 +19,7 @@ __all__ = [
     "chat_request",
     "drop_oldest_turns",
     "json_grammar",
+    "needed_criteria",
     "with_schema",
 ]
 
@@ -71,6 +72,20 @@ def with_schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] 
     wrapped = response_format.get("json_schema") or {}
     schema = wrapped.get("schema", response_format.get("schema"))
     return {"type": "json_object", **({} if schema is None else {"schema": schema})}
+
+
+def needed_criteria(llama: Any, criteria: Any) -> list[Callable[..., bool]]:
+    """Return stopping criteria without the one that upstream adds to chats by itself.
+
+    That one says to end at the model's end token, as the engine does anyway, and would cost a copy
+    of the logits of every token. One of a chat handler of the user's stays.
+    """
+    if criteria is None:
+        return []
+    if type(criteria) is not llama_cpp.StoppingCriteriaList or llama.chat_handler is not None:
+        return [criteria]
+    own = "Jinja2ChatFormatter.__call__."
+    return [c for c in criteria if not getattr(c, "__qualname__", "").startswith(own)]
 
 
 def json_grammar(schema: Mapping[str, Any] | None) -> llama_cpp.LlamaGrammar:

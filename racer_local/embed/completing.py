@@ -11,8 +11,9 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer
 
 from racer_local.backend.chain import ChainConfig
 from racer_local.config import GenerationConfig
-from racer_local.embed.answer import Answer
+from racer_local.embed.answer import Answer, Criterion
 from racer_local.embed.call_queue import Call
+from racer_local.embed.chat import needed_criteria
 from racer_local.embed.completion import Completion
 from racer_local.embed.core import Core, Observers
 from racer_local.embed.low_level import LowLevelLlama
@@ -121,10 +122,9 @@ class CompletingLlama(LowLevelLlama):
                 n_logprobs=logprobs,
                 echo=echo and not stream,
             )
-            chain = self._chain(options, logprobs=logprobs, keep_rows=stopping_criteria is not None)
-            with self._answer(
-                core, call, completion, chain, max_tokens, stop, stopping_criteria
-            ) as answer:
+            criteria = needed_criteria(self, stopping_criteria)
+            chain = self._chain(options, logprobs=logprobs, keep_rows=bool(criteria))
+            with self._answer(core, call, completion, chain, max_tokens, stop, criteria) as answer:
                 note_dropped(answer.stats, n_dropped)
                 if not stream:
                     whole = completion.whole(answer)
@@ -163,7 +163,7 @@ class CompletingLlama(LowLevelLlama):
         chain: ChainConfig,
         max_tokens: int | None,
         stop: str | Sequence[str] | None,
-        criteria: Any = None,
+        criteria: Sequence[Criterion] = (),
         on_prefill: Callable[[int, int], None] | None = None,
         *,
         ahead: bool = False,
@@ -191,7 +191,7 @@ class CompletingLlama(LowLevelLlama):
             self._piece,
             max_tokens=max(1, n_max),
             stops=[text for text in stops if text],
-            criteria=() if criteria is None else (criteria,),
+            criteria=criteria,
         )
 
     def _piece(self, token: TokenId, before: Sequence[TokenId]) -> bytes:

@@ -19,7 +19,14 @@ from racer_local.backend.kv import KV_TYPES
 from racer_local.config import DraftConfig, DraftMode, KvType
 from racer_local.embed.aio import CallHandle, iterate_async, run_async
 from racer_local.embed.answer import StreamEvent
-from racer_local.embed.chat import Message, Shortened, chat_request, drop_oldest_turns, with_schema
+from racer_local.embed.chat import (
+    Message,
+    Shortened,
+    chat_request,
+    drop_oldest_turns,
+    needed_criteria,
+    with_schema,
+)
 from racer_local.embed.completing import CompletingLlama, note_dropped
 from racer_local.embed.completion import Completion
 from racer_local.embed.low_level import COMPLETION_OPTIONS
@@ -219,10 +226,8 @@ class RacerLlama(CompletingLlama):
             completion = Completion(
                 prompt=prompt, tokens=tokens, piece=self._piece, bos=self.token_bos(), model=""
             )
-            criteria = request.get("stopping_criteria")
-            chain = self._chain(
-                request, logprobs=request.get("logprobs"), keep_rows=criteria is not None
-            )
+            criteria = needed_criteria(self, request.get("stopping_criteria"))
+            chain = self._chain(request, logprobs=request.get("logprobs"), keep_rows=bool(criteria))
             with self._answer(
                 core,
                 call,

@@ -96,9 +96,6 @@ def ask_chat(llama: RacerLlama, request: ChatRequest, config: ServeConfig) -> It
     grammar = grammar_for(request)
     asked = _rendered(llama, messages, options, config)
     prompt = asked.pop("prompt")
-    # It only says to end at the token that the engine ends at by itself, and costs a copy of
-    # the logits of each token.
-    asked.pop("stopping_criteria", None)
     if grammar is not None:
         asked["grammar"] = grammar
     is_thinking = grammar is None and _opens_thoughts(llama, prompt)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import llama_cpp
 import numpy as np
 import pytest
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
+from racer_local.embed.chat import needed_criteria
 from racer_local.embed.responses import LogprobsFormat, Response
 from racer_local.logprobs import TokenLogprobs, log_probs
 
@@ -50,3 +56,20 @@ def test_all_parts_of_an_answer_have_one_identity() -> None:
     assert chunk["id"] == whole["id"]
     assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     assert chunk["choices"][0]["finish_reason"] is None
+
+
+def test_a_chat_keeps_criteria_but_not_upstreams_own() -> None:
+    template = "{{ messages[0].content }}"
+    formatter = Jinja2ChatFormatter(template, "</s>", "<s>", stop_token_ids=[2])
+    upstreams = formatter(messages=[{"role": "user", "content": "a"}]).stopping_criteria
+    model, other = SimpleNamespace(chat_handler=None), SimpleNamespace(chat_handler=formatter)
+
+    def mine(tokens: Any, logits: Any) -> bool:
+        return False
+
+    mixed = llama_cpp.StoppingCriteriaList([mine, *upstreams])
+    assert needed_criteria(model, None) == []
+    assert needed_criteria(model, upstreams) == []
+    assert needed_criteria(model, mixed) == [mine]
+    assert needed_criteria(model, mine) == [mine]
+    assert needed_criteria(other, mixed) == [mixed]
