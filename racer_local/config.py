@@ -215,7 +215,9 @@ class ModelConfig:
         n_gpu_layers: layers on the GPU; None or -1 offloads all.
         n_batch: most tokens evaluated in one call while reading the prompt.
         max_nodes: most draft nodes in one step.
-        max_leaves: most branches of one draft tree.
+        max_leaves: most branches of one draft tree; a larger one loses those added last. Each
+            costs a little at every step. The default is enough for ``auto``; large trees of other
+            modes have more (``DraftConfig.max_leaves``).
         kv_type: element type of the KV cache, by its ggml name. None takes q8_0 on a processor
             (faster there than f16, above all in long contexts, and what exactness needs) and f16
             on a GPU, or where the model's shape does not allow q8_0.
