@@ -199,6 +199,8 @@ def test_ctrl_c_ends_with_130_and_no_traceback(smol_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "RACER_MODELS_DIR": str(smol_path.parent)},
+        # In the background of a shell the signal is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     process.stdout.read(5)
