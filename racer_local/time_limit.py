@@ -21,6 +21,9 @@ class TooSlowError(Exception):
     """The code did not end in time."""
 
 
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+
 class _Limit:
     """A thread, and until when it may take."""
 
@@ -37,27 +40,27 @@ class _Limit:
         _raise_in(self.thread, None)
 
 
-_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-
-
 class _Watch:
     """Rings when limits are reached."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self._changed = threading.Condition()
+        # Taken directly where an error may ring: raised inside of the condition's Python code it
+        # would leave the lock taken for ever.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._limits: list[_Limit] = []
         self._wakes = math.inf
         threading.Thread(target=self._run, name="racer-local-time-limit", daemon=True).start()
 
     def add(self, limit: _Limit) -> None:
-        with self._changed:
+        with self._lock:
             self._limits.append(limit)
             if limit.ends < self._wakes:
                 self._changed.notify()
 
     def remove(self, limit: _Limit) -> None:
-        with self._changed:
+        with self._lock:
             if limit in self._limits:
                 self._limits.remove(limit)
             limit.hush()

@@ -230,6 +230,22 @@ def test_limits_of_several_threads_and_shorter_ones_later_are_kept_apart() -> No
     assert sorted(ended) == [0.1, 0.2]
 
 
+def test_errors_at_the_very_end_of_a_limit_block_no_other_limit() -> None:
+    def spin() -> None:
+        for _ in range(500):
+            with contextlib.suppress(TooSlowError), time_limit(0.002):
+                ends = time.monotonic() + 0.00199
+                while time.monotonic() < ends:
+                    pass
+
+    threads = [threading.Thread(target=spin, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def test_the_queue_is_first_come_first_served_and_bounded() -> None:
     async def scenario() -> None:
         jobs = JobQueue(2)
