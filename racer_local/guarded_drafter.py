@@ -114,9 +114,7 @@ class GuardedDrafter:
             return
         with self._survive():
             shifted = places + np.int32(self._n_others)
-            min_prob = 0.0 if self._chooser is None else self._chooser.min_prob
-            rows = Rows(shifted, *top_k(logits, self.row_width, min_prob=min_prob))
-            self._drafter.learn(rows)
+            self._drafter.learn(Rows(shifted, *self._top_k(logits)))
 
     def draft(self, root: TokenId, budget: int, n_vocab: int, max_leaves: int) -> DraftTree:
         """Draft what follows; a root alone where drafting is off, does not pay, or failed."""
@@ -172,13 +170,18 @@ class GuardedDrafter:
         self, path: Sequence[NodeId], nodes: Sequence[NodeId], logits: NDArray[np.float32]
     ) -> Rows | None:
         if self._chooser is None:
-            return Rows(np.asarray(nodes, np.int32), *top_k(logits, self.row_width))
+            return Rows(np.asarray(nodes, np.int32), *self._top_k(logits))
         with self._survive():
             useful = self._chooser.useful_nodes(path)
             places = [nodes.index(node) for node in useful]
-            read = top_k(logits, self.row_width, places, self._chooser.min_prob)
-            return Rows(np.asarray(useful, np.int32), *read)
+            return Rows(np.asarray(useful, np.int32), *self._top_k(logits, places))
         return None
+
+    def _top_k(
+        self, logits: NDArray[np.float32], places: Sequence[int] | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        min_prob = 0.0 if self._chooser is None else self._chooser.min_prob
+        return top_k(logits, self.row_width, places, min_prob)
 
     @contextmanager
     def _survive(self) -> Iterator[None]:
