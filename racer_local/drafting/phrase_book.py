@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,9 +48,10 @@ DEPTH = 16
 # Shorter matches are everywhere in a large book and say little.
 _MIN_MATCH = 3
 # Occurrences looked at, those with the longest matches.
-_MAX_MATCHES = 24
+_MAX_MATCHES = 12
 # Books larger than this are not ours, packed or unpacked.
 MAX_BOOK_BYTES = 1 << 30
+_UINT16, _UINT32 = struct.Struct(">H"), struct.Struct(">I")
 _VERSION = 1
 _WHAT = "phrase book"
 _KINDS = {
@@ -159,7 +161,7 @@ class PhraseBook:
             context: tokens; the last ``DEPTH`` count.
 
         Returns:
-            At most 24 places whose last three tokens or more agree, the longest matches first.
+            At most 12 places whose last three tokens or more agree, the longest matches first.
         """
         width, n_vocab = self._width, self.n_vocab
         wanted: list[int] = []
@@ -171,50 +173,49 @@ class PhraseBook:
         if len(wanted) < _MIN_MATCH:
             return []
         query = struct.pack(f">{len(wanted)}{'H' if width == 2 else 'I'}", *wanted)
-        size = len(query)
-        backwards, places = self._backwards, self._places
-        low, high = 0, len(places)
-        while low < high:
-            middle = (low + high) >> 1
-            at = places[middle]
-            if backwards[at : at + size] < query:
-                low = middle + 1
-            else:
-                high = middle
-        return self._around(low, query)
+        size, backwards = len(query), self._backwards
+        middle = bisect_left(self._places, query, key=lambda at: backwards[at : at + size])
+        return self._around(middle, query)
 
     def _around(self, middle: int, query: bytes) -> list[BookMatch]:
-        """Collect matches on both sides of where the query would stand, the longer side first."""
+        """Collect matches on both sides of where the query would stand, the longest first."""
         backwards, places, width = self._backwards, self._places, self._width
-        size, n_bits, bits = len(query), 8 * len(query), 8 * width
-        number = int.from_bytes(query, "big")
-
-        def length(index: int) -> int:
-            if not 0 <= index < len(places):
-                return 0
-            at = places[index]
-            here = int.from_bytes(backwards[at : at + size], "big")
-            return (n_bits - (here ^ number).bit_length()) // bits
-
+        token_at = (_UINT16 if width == 2 else _UINT32).unpack_from
+        last, n_places = self._n - 1, len(places)
         left, right = middle - 1, middle
-        left_length, right_length = length(left), length(right)
         found: list[BookMatch] = []
         while len(found) < _MAX_MATCHES:
-            if left_length > right_length:
-                at, agreed = places[left], left_length
-                left -= 1
-                left_length = length(left)
-            elif right_length >= _MIN_MATCH:
-                at, agreed = places[right], right_length
+            length = max(self._length(left, query), self._length(right, query))
+            if length < _MIN_MATCH:
+                break
+            # All that agree as far stand together, on one side or on both.
+            same = query[: length * width]
+            here: list[int] = []
+            while right < n_places and len(here) < _MAX_MATCHES:
+                at = places[right]
+                if not backwards.startswith(same, at):
+                    break
                 right += 1
-                right_length = length(right)
-            else:
-                break
-            if agreed < _MIN_MATCH:
-                break
-            token = int.from_bytes(backwards[at - width : at], "big") - 1
-            found.append(BookMatch(agreed, token, self._n - 1 - at // width))
-        return found
+                here.append(at)
+            while left >= 0 and len(here) < _MAX_MATCHES:
+                at = places[left]
+                if not backwards.startswith(same, at):
+                    break
+                left -= 1
+                here.append(at)
+            for at in here:
+                (code,) = token_at(backwards, at - width)
+                found.append(BookMatch(length, code - 1, last - at // width))
+        return found[:_MAX_MATCHES]
+
+    def _length(self, index: int, query: bytes) -> int:
+        """Count the tokens by which the context of a place in order agrees with a query."""
+        if not 0 <= index < len(self._places):
+            return 0
+        at, size = self._places[index], len(query)
+        here = int.from_bytes(self._backwards[at : at + size], "big")
+        differing_bits = (here ^ int.from_bytes(query, "big")).bit_length()
+        return (8 * size - differing_bits) // (8 * self._width)
 
     def advance(self, found: Sequence[BookMatch], token: TokenId) -> list[BookMatch]:
         """Follow matches over one more token; those that went on otherwise are left out."""

@@ -15,7 +15,7 @@ from racer_local.drafting.phrase_build import SourceText, build_book, sort_place
 from racer_local.errors import ConfigError
 
 MIN_MATCH = 3
-MAX_MATCHES = 24
+MAX_MATCHES = 12
 
 # Few different tokens, so that matches abound; large vocabularies take four bytes a token.
 vocabularies = st.sampled_from([4, 300, 70_000, 262_144])
