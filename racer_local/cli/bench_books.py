@@ -1,14 +1,14 @@
 """Measure what a phrase book brings, on prompts about an indexed repository.
 
     python -m racer_local.cli.bench_books [--model NAME] [--first N] [--last N] [--max-tokens N]
-                                          [--unrelated]
+                                          [--unrelated N]
 
 The repository is the source of packages that are installed beside this one. Prompts are made of
 its own files: *complete* (the code before a function and its first lines), *quote* (its first
 lines, then "write the whole function"), *explain* (the function, to be explained and quoted). Each
 is answered greedily from an empty cache by plain decoding, by ``auto``, and by ``auto`` with the
-book, in turning order. ``--unrelated`` takes the bundled benchmark prompts instead: what a book
-costs where it has nothing to say.
+book, in turning order. ``--unrelated N`` takes N prompts of every bundled suite instead: what a
+book costs where it has nothing to say.
 """
 
 from __future__ import annotations
@@ -99,10 +99,12 @@ def _ask(kind: str, name: str, source: str, function: ast.FunctionDef) -> Reposi
     return RepositoryPrompt(kind, True, f"{asked}```python\n{body}```")
 
 
-def _unrelated() -> list[RepositoryPrompt]:
+def _unrelated(per_category: int) -> list[RepositoryPrompt]:
     from racer_local.bench.suites import CATEGORIES, choose
 
-    return [RepositoryPrompt(p.category, True, p.turns[0]) for p in choose(CATEGORIES, 2)]
+    return [
+        RepositoryPrompt(p.category, True, p.turns[0]) for p in choose(CATEGORIES, per_category)
+    ]
 
 
 def _book_of(root: Path, packages: Sequence[str], model_path: Path, path: Path) -> None:
@@ -188,15 +190,16 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="racer_local.cli.bench_books")
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--last", type=int, default=36)
+    parser.add_argument("--last", type=int)
     parser.add_argument("--max-tokens", type=int, default=100)
-    parser.add_argument("--unrelated", action="store_true")
+    parser.add_argument("--unrelated", type=int, default=0)
     options = parser.parse_args(arguments)
     # Where NumPy is, the other packages are.
     import numpy as np
 
     root = Path(np.__file__).parents[1]
-    prompts = _unrelated() if options.unrelated else repository_prompts(root, PACKAGES, 36)
+    n_unrelated = options.unrelated
+    prompts = _unrelated(n_unrelated) if n_unrelated else repository_prompts(root, PACKAGES, 36)
     path = resolve_model(options.model)
     with tempfile.TemporaryDirectory() as folder:
         book = Path(folder) / "repository.npz"

@@ -46,6 +46,9 @@ _HIT_MEMORY = 0.85
 _MAX_DELAY = 2.0
 # A text that repeats so many tokens is worth waking up for.
 _ROUSING_MATCH = 8
+# Books whose first guesses were right less often than this lately are asked at every fourth place
+# only: half of what they cost there, and nothing lost in replay.
+_DOUBTFUL_HITS, _DOUBT_STRIDE = 0.2, 4
 # Where a step of eight tokens takes less than this many times a single one, drafts are wide enough
 # for the rows of a whole prompt.
 _CHEAP_TOKENS, _CHEAP_RATIO = 8, 2.0
@@ -75,7 +78,7 @@ class _Place:
             candidates, self.credit = add_guesses(candidates, book.guesses, own, book_hits)
         self.candidates = candidates
         self.estimates = estimator.estimate(candidates.cells)
-        self.probs = estimator.calibrate(self.estimates)
+        self.probs = estimator.calibrate(candidates.cells, self.estimates)
         self.below: dict[TokenId, _Place] = {}
 
 
@@ -293,9 +296,15 @@ class AutoDrafter:
             if self._last_row is not None and self._last_row[0] == self._index.n_tokens - 2:
                 self._last_places = self._last_row[1]
             before = text[-2] if len(text) > 1 else -1
-            book = None if self._books is None else self._books.at(text[-DEPTH:])
-            self._root = self._place(self._index.latest(), before, text[-1], book)
+            self._root = self._place(self._index.latest(), before, text[-1], self._ask_books())
         return self._root
+
+    def _ask_books(self) -> BookPlace | None:
+        if self._books is None:
+            return None
+        if self._book_hits < _DOUBTFUL_HITS and self._index.n_tokens % _DOUBT_STRIDE:
+            return None
+        return self._books.at(self._index.text[-DEPTH:])
 
     def _below(self, place: _Place, token: TokenId) -> _Place:
         below = place.below.get(token)
@@ -388,8 +397,9 @@ class AutoDrafter:
                 for child in tree.children(node):
                     drafted = tree.tokens[child]
                     if drafted in found.tokens:
-                        estimate = estimates[found.tokens.index(drafted)]
-                        self.estimator.count(estimate, drafted == token)
+                        index = found.tokens.index(drafted)
+                        is_taken = drafted == token
+                        self.estimator.count(found.cells[index], estimates[index], is_taken)
             self._hits *= _HIT_MEMORY
             if taken >= 0 and estimates[taken] == max(estimates):
                 self._hits += 1.0 - _HIT_MEMORY

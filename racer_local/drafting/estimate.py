@@ -114,9 +114,10 @@ class Estimator:
         # The cells of phrase books come last (``phrase_cells``).
         self.weights = [*weights, *(centi / 100.0 for centi in BOOK_CENTI_WEIGHTS)]
         self._rate = rate
-        self._expected = [_RANGE_PRIOR * (i + 0.5) / _N_RANGES for i in range(_N_RANGES)]
+        # Ranges of candidates without a word from books, then those of all others.
+        self._expected = 2 * [_RANGE_PRIOR * (i + 0.5) / _N_RANGES for i in range(_N_RANGES)]
         self._taken = list(self._expected)
-        self._ratios = [1.0] * _N_RANGES
+        self._ratios = [1.0] * len(self._expected)
 
     def estimate(self, cells: Sequence[Cells]) -> list[float]:
         """Estimate for each candidate of one place that it comes next, not yet calibrated."""
@@ -126,30 +127,35 @@ class Estimator:
         total = 1.0 + sum(scores)
         return [score / total for score in scores]
 
-    def calibrate(self, probs: Sequence[float]) -> list[float]:
+    def calibrate(self, cells: Sequence[Cells], probs: Sequence[float]) -> list[float]:
         """Correct estimates of one place by what became of such estimates.
 
-        The correction is interpolated between the middles of the ranges. The results add up to
-        1 at most.
+        The correction is interpolated between the middles of the ranges. What books speak about
+        has a correction of its own. The results add up to 1 at most.
+
+        Args:
+            cells: of each candidate.
+            probs: as ``estimate`` gave them.
         """
         ratios, last = self._ratios, _N_RANGES - 1
         corrected = []
-        for prob in probs:
+        for each, prob in zip(cells, probs, strict=True):
+            first = _first_range(each)
             place = prob * _N_RANGES - 0.5
             if place <= 0.0:
-                corrected.append(prob * ratios[0])
+                corrected.append(prob * ratios[first])
                 continue
             low = int(place)
-            ratio = ratios[low]
+            ratio = ratios[first + low]
             if low < last:
-                ratio += (place - low) * (ratios[low + 1] - ratio)
+                ratio += (place - low) * (ratios[first + low + 1] - ratio)
             corrected.append(min(prob * ratio, _MAX_PROB))
         total = sum(corrected)
         return [prob / total for prob in corrected] if total > 1.0 else corrected
 
-    def count(self, prob: float, is_taken: bool) -> None:
+    def count(self, cells: Cells, prob: float, is_taken: bool) -> None:
         """Count one outcome of an estimate for the calibration."""
-        place = min(_N_RANGES - 1, int(prob * _N_RANGES))
+        place = _first_range(cells) + min(_N_RANGES - 1, int(prob * _N_RANGES))
         self._expected[place] = _RANGE_MEMORY * self._expected[place] + prob
         self._taken[place] = _RANGE_MEMORY * self._taken[place] + is_taken
         self._ratios[place] = self._taken[place] / self._expected[place]
@@ -165,9 +171,14 @@ class Estimator:
         weights, rate = self.weights, self._rate
         for index, prob in enumerate(probs):
             if prob >= _MIN_COUNTED:
-                self.count(prob, index == taken)
+                self.count(cells[index], prob, index == taken)
             gradient = (1.0 if index == taken else 0.0) - prob
             if gradient > _NEGLIGIBLE or gradient < -_NEGLIGIBLE:
                 step = rate * gradient
                 for cell in cells[index]:
                     weights[cell] += step
+
+
+def _first_range(cells: Cells) -> int:
+    """Return the first range of a candidate; the cells of books come last in it."""
+    return _N_RANGES if cells[-1] >= N_CELLS else 0

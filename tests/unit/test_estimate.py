@@ -26,7 +26,7 @@ def test_estimates_of_one_place_never_add_up_to_more_than_one() -> None:
     estimator = Estimator(weights)
     for n in (0, 1, 5, 30):
         cells = [tuple(rng.randrange(N_CELLS) for _ in range(9)) for _ in range(n)]
-        for probs in (estimator.estimate(cells), estimator.calibrate([0.9] * n)):
+        for probs in (estimator.estimate(cells), estimator.calibrate(cells, [0.9] * n)):
             assert sum(probs) <= 1.0 + 1e-9
             assert all(0.0 <= prob <= 1.0 for prob in probs)
 
@@ -68,10 +68,20 @@ def test_calibration_makes_estimates_mean_what_they_say() -> None:
     for _ in range(4000):
         estimator.learn([(0,)], [0.825], 0 if rng.random() < 0.5 else -1)
         estimator.learn([(0,)], [0.325], 0 if rng.random() < 0.325 else -1)
-    assert estimator.calibrate([0.825])[0] == pytest.approx(0.5, abs=0.06)
-    assert estimator.calibrate([0.325])[0] == pytest.approx(0.325, abs=0.04)
+    assert estimator.calibrate([(0,)], [0.825])[0] == pytest.approx(0.5, abs=0.06)
+    assert estimator.calibrate([(0,)], [0.325])[0] == pytest.approx(0.325, abs=0.04)
     for prob in (0.0, 1e-9, 0.5, 0.999, 1.0):
-        assert 0.0 <= estimator.calibrate([prob])[0] < 1.0
+        assert 0.0 <= estimator.calibrate([(0,)], [prob])[0] < 1.0
+
+
+def test_what_books_speak_about_is_calibrated_apart() -> None:
+    estimator = Estimator([0.0] * N_CELLS, rate=0.0)
+    own, book = (0,), (0, N_CELLS)
+    for _ in range(4000):
+        estimator.count(book, 0.825, False)
+    assert estimator.calibrate([own, own], [0.5, 0.4]) == [0.5, 0.4]
+    assert estimator.calibrate([own], [0.825]) == [0.825]
+    assert estimator.calibrate([book], [0.825])[0] < 0.1
 
 
 def test_a_row_gives_each_token_the_cell_of_its_first_rank() -> None:

@@ -140,4 +140,25 @@ def test_books_that_mislead_are_believed_less_and_less() -> None:
         d.accept(StepOutcome(DraftTree(token), [ROOT], token, None))
     assert first > 0
     cells = add_guesses(Candidates([], [], 0), [BookGuess(1, 3, 1.0, 1)], 0)[0].cells
-    assert d.estimator.estimate(cells)[0] < 0.7 * Estimator().estimate(cells)[0]
+    assert d.estimator.estimate(cells)[0] < 0.8 * Estimator().estimate(cells)[0]
+
+
+def test_books_that_are_never_right_are_asked_at_few_places() -> None:
+    chance = np.random.default_rng(2)
+    text = chance.integers(0, 5, 200).tolist()
+    texts = {f"f{i}": [*text[i : i + 3], 500 + i] for i in range(196)}
+    d = auto(book_of(story=STORY, **texts))
+    d.feed(text[:10])
+
+    def is_asked(token: int) -> bool:
+        tree, asked = d.draft(64), d._root_place().book is not None
+        d.accept(StepOutcome(tree, [ROOT], token, None))
+        return asked
+
+    for token in text[10:110]:
+        is_asked(token)
+    assert sum(map(is_asked, text[110:190])) == 20
+    # Once they are quoted they are asked everywhere.
+    for token in STORY[:24]:
+        is_asked(token)
+    assert all(map(is_asked, STORY[24:48]))
