@@ -43,15 +43,6 @@ def check(smol_path: Path) -> Callable[..., Findings]:
     return lambda plan=SMALL: run(opened, plan)
 
 
-def test_a_sound_program_has_no_faults(check: Callable[..., Findings]) -> None:
-    findings = check()
-    assert faults(findings) == []
-    assert findings.exact is not None
-    assert findings.exact.rows[0].n_identical == 8
-    assert findings.exact.rows[0].tree_is_identical
-    assert findings.exact.rows[0].repair_is_identical
-
-
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_broken_mask_is_told(
     check: Callable[..., Findings], monkeypatch: pytest.MonkeyPatch, plan: Plan
@@ -126,7 +117,7 @@ def test_drafting_keeps_the_distribution_over_twenty_thousand_draws(
     assert worst_p(Setting(draws={mode: fits})) > 0.001
 
 
-def test_the_command_prints_json_with_a_verdict(
+def test_a_sound_program_has_no_faults_and_the_command_says_so_in_json(
     smol_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from racer_local.verification import runner
@@ -137,7 +128,10 @@ def test_the_command_prints_json_with_a_verdict(
     result = json.loads(done.output)
     assert result["verdict"].startswith("--exact holds")
     assert result["faults"] == []
-    assert result["exact"]["rows"][0]["n_identical"] == 8
+    rows = result["exact"]["rows"][0]
+    assert rows["n_identical"] == 8
+    assert rows["tree_is_identical"] is True
+    assert rows["repair_is_identical"] is True
     assert {"machine", "model", "verdict", "default"} <= result.keys()
 
 
