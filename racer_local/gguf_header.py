@@ -19,7 +19,8 @@ from typing import BinaryIO
 
 from racer_local.errors import ModelLoadError
 from racer_local.gguf_kinds import file_type_name, looks_like, require_generative
-from racer_local.gguf_reader import GGML_TYPES, HeaderReader, Scalar, StoredArray, quoted
+from racer_local.gguf_reader import GGML_TYPES, HeaderReader, Scalar, StoredArray
+from racer_local.wording import quoted
 
 __all__ = ["GgufInfo", "inspect_gguf", "read_text_value", "require_generative"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from racer_local.errors import UnsupportedModelError
-from racer_local.gguf_reader import quoted
+from racer_local.wording import quoted
 
 if TYPE_CHECKING:
     from racer_local.gguf_header import GgufInfo

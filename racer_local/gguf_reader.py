@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
 
 from racer_local.errors import ModelLoadError
+from racer_local.wording import quoted
 
 __all__ = [
     "ARRAY",
@@ -18,7 +19,6 @@ __all__ = [
     "HeaderReader",
     "Scalar",
     "StoredArray",
-    "quoted",
 ]
 
 Scalar: TypeAlias = "int | float | bool | str"
@@ -27,7 +27,6 @@ _WINDOW_BYTES = 1 << 18
 _MAX_KEY_BYTES = 1024
 _MAX_KEPT_TEXT_BYTES = 4096
 _MAX_LONG_TEXT_BYTES = 1 << 17
-_MAX_SHOWN_CHARS = 160
 
 # GGUF value types: number, struct format.
 _NUMBERS = {
@@ -86,15 +85,6 @@ GGML_TYPES: dict[int, tuple[str, int, int]] = {
     41: ("Q1_0", 128, 18),
     42: ("Q2_0", 64, 18),
 }
-
-
-def quoted(text: str) -> str:
-    """Return text in quotes, on one line, of bounded length, safe to print anywhere."""
-    if len(text) > _MAX_SHOWN_CHARS:
-        half = _MAX_SHOWN_CHARS // 2
-        text = f"{text[:half]}...{text[-half:]}"
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return f"'{shown}'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from pathlib import Path
 from racer_local.config import DEFAULT_N_CTX, KvType, ModelConfig, choose_n_ctx
 from racer_local.errors import ModelLoadError
 from racer_local.gguf_header import GgufInfo, inspect_gguf
-from racer_local.gguf_reader import Scalar, quoted
+from racer_local.gguf_reader import Scalar
 from racer_local.native_check import gpu_backends
+from racer_local.wording import quoted
 
 __all__ = [
     "MemoryEstimate",

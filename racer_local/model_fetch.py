@@ -23,7 +23,7 @@ from typing import IO, TypeAlias
 
 from racer_local.catalog import ModelEntry, ModelPart
 from racer_local.errors import ModelLoadError
-from racer_local.gguf_reader import quoted
+from racer_local.wording import quoted
 
 __all__ = ["Progress", "fetch_model"]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from racer_local.catalog import Catalog, ModelEntry
 from racer_local.errors import ModelLoadError
-from racer_local.gguf_reader import quoted
 from racer_local.stores.base import FoundModel, quant_of
 from racer_local.stores.find import find_models
+from racer_local.wording import quoted
 
 __all__ = [
     "QUANT_ORDER",

@@ -25,9 +25,9 @@ import platformdirs
 
 from racer_local.catalog import ModelEntry, checkout_folder, load_catalog
 from racer_local.errors import ModelLoadError, RacerError
-from racer_local.gguf_reader import quoted
 from racer_local.model_fetch import Progress, fetch_model
 from racer_local.model_lock import file_lock
+from racer_local.wording import quoted
 
 __all__ = ["Progress", "default_model_path", "ensure_model", "models_folder", "resolve_model"]
 

@@ -13,7 +13,7 @@ import platformdirs
 
 from racer_local.chat.conversation import Conversation, Turn
 from racer_local.errors import ConfigError
-from racer_local.gguf_reader import quoted
+from racer_local.wording import quoted
 
 __all__ = ["SavedChat", "chat_path", "load_chat", "save_chat"]
 

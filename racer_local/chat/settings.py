@@ -8,7 +8,7 @@ from typing import Any
 
 from racer_local.config import GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
-from racer_local.gguf_reader import quoted
+from racer_local.wording import quoted
 
 __all__ = ["SETTING_NAMES", "ChatSettings"]
 

@@ -18,6 +18,7 @@ from racer_local.cli.options import model_config, model_options
 from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig
 from racer_local.errors import ConfigError, RacerError
+from racer_local.wording import counted
 
 if TYPE_CHECKING:
     from racer_local.bench.contest import Contestant
@@ -209,7 +210,7 @@ def _record(plan: _Plan, options: dict[str, Any]) -> int:
             if not records:
                 raise
     write_trace(options["record_path"], trace_of(records))
-    click.echo(f"recorded {len(records)} answers in {options['record_path']}", err=True)
+    click.echo(f"recorded {counted(len(records), 'answer')} in {options['record_path']}", err=True)
     return 130 if is_stopped else 0
 
 
@@ -327,8 +328,8 @@ def _report(race: Race, settings: dict[str, Any], header: Any, options: dict[str
     for name, reason in race.dropped.items():
         click.echo(f"note: {name} dropped out: {reason}", err=True)
     if race.skipped:
-        n_ctx = settings["n_ctx"]
-        click.echo(f"note: {len(race.skipped)} prompts do not fit the context of {n_ctx}", err=True)
+        left_out = counted(len(race.skipped), "prompt")
+        click.echo(f"note: {left_out} longer than the context of {settings['n_ctx']}", err=True)
     # First what cannot fail: figures of hours must not be lost to a full disk.
     if options["json_path"] != "-":
         click.echo(table(modes))

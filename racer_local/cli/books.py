@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from racer_local.config import DraftConfig
 from racer_local.errors import ConfigError
-from racer_local.gguf_reader import quoted
+from racer_local.wording import counted, quoted
 
 if TYPE_CHECKING:
     from racer_local.stats import Stats
@@ -56,7 +56,8 @@ def source_lines(stats: Stats, origins: Sequence[tuple[str, int]]) -> Iterator[s
                 f"({share:.0%})"
             )
     for name, n_tokens in origins[:_MAX_ORIGINS]:
-        yield f"  {n_tokens} tokens from {quoted(name)}"
+        yield f"  {counted(n_tokens, 'token')} from {quoted(name)}"
     if len(origins) > _MAX_ORIGINS:
         rest = sum(n_tokens for _, n_tokens in origins[_MAX_ORIGINS:])
-        yield f"  {rest} tokens from {len(origins) - _MAX_ORIGINS} other files"
+        others = counted(len(origins) - _MAX_ORIGINS, "other file")
+        yield f"  {counted(rest, 'token')} from {others}"

@@ -16,7 +16,7 @@ from racer_local.cli.books import source_lines
 from racer_local.cli.chat_screen import COLORS
 from racer_local.config import DraftMode
 from racer_local.errors import ConfigError
-from racer_local.gguf_reader import quoted
+from racer_local.wording import counted, quoted
 
 if TYPE_CHECKING:
     from racer_local.cli.chat_loop import Chat
@@ -95,8 +95,7 @@ def _load(chat: Chat, text: str) -> None:
 
 
 def _turns(chat: Chat) -> str:
-    n = len(chat.conversation.turns)
-    return "1 turn" if n == 1 else f"{n} turns"
+    return counted(len(chat.conversation.turns), "turn")
 
 
 def _model(chat: Chat, text: str) -> None:

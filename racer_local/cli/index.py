@@ -10,6 +10,7 @@ import click
 
 from racer_local.cli.progress import Progress
 from racer_local.errors import ConfigError
+from racer_local.wording import counted
 
 if TYPE_CHECKING:
     from racer_local.book_index import IndexReport
@@ -122,18 +123,17 @@ def _left_out(report: IndexReport) -> str:
 
 def _tell(book: PhraseBook, report: IndexReport, path: Path, seconds: float) -> None:
     read = report.n_bytes_read / _MB
-    files = "1 file" if report.n_files == 1 else f"{report.n_files} files"
     click.echo(
-        f"{files}, {len(book) / 1e6:.1f} million tokens in {seconds:.1f} s; read {read:.1f} MB, "
-        f"{report.n_unchanged} files unchanged",
+        f"{counted(report.n_files, 'file')}, {len(book) / 1e6:.1f} million tokens in "
+        f"{seconds:.1f} s; read {read:.1f} MB, {counted(report.n_unchanged, 'file')} unchanged",
         err=True,
     )
     if report.left_out:
         click.echo(f"left out: {_left_out(report)}", err=True)
     if report.n_cut or report.n_dropped:
         click.echo(
-            f"to keep the size: {report.n_dropped} files left out, repetitions left out of "
-            f"{report.n_cut}; --size allows more",
+            f"to keep the size: {counted(report.n_dropped, 'file')} left out, repetitions left "
+            f"out of {report.n_cut}; --size allows more",
             err=True,
         )
     click.echo(f"phrase book of {path.stat().st_size / _MB:.1f} MB: {path}", err=True)

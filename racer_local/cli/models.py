@@ -240,10 +240,10 @@ def _ours(name: str, entry: ModelEntry | None) -> list[Path]:
     Raises:
         RacerError: there are none, or they are somebody else's.
     """
-    from racer_local.gguf_reader import quoted
     from racer_local.hub.ledger import pulled_files
     from racer_local.model_store import models_folder
     from racer_local.stores.find import find_models
+    from racer_local.wording import quoted
 
     if entry is not None and not entry.repo:
         path = models_folder() / entry.file

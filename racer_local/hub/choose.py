@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from racer_local.errors import ConfigError, ModelLoadError
-from racer_local.gguf_reader import quoted
 from racer_local.model_names import best_quant
 from racer_local.stores.base import is_side_file, quant_of
+from racer_local.wording import quoted
 
 __all__ = ["HubFile", "Wanted", "choose_files", "parse_wanted"]
 

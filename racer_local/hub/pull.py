@@ -25,12 +25,12 @@ from urllib.parse import urlsplit
 import platformdirs
 
 from racer_local.errors import ModelLoadError
-from racer_local.gguf_reader import quoted
 from racer_local.hub.choose import HubFile, Wanted, choose_files
 from racer_local.hub.ledger import record
 from racer_local.model_fetch import Progress
 from racer_local.model_lock import file_lock
 from racer_local.stores.places import find_places
+from racer_local.wording import quoted
 
 __all__ = ["Pulled", "is_offline", "pull"]
 
