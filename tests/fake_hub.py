@@ -11,6 +11,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -39,7 +40,9 @@ class FakeHub:
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        # Closing waits for the next look at whether it is time to end.
+        serve = partial(self._server.serve_forever, poll_interval=0.01)
+        threading.Thread(target=serve, daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()
