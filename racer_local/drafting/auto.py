@@ -46,6 +46,10 @@ _HIT_MEMORY = 0.85
 _MAX_DELAY = 2.0
 # A text that repeats so many tokens is worth waking up for.
 _ROUSING_MATCH = 8
+# Where checking is dear and drafting takes more than this share of plain decoding, it leaves out
+# what brings least there: a place whose last two tokens are new to the text is neither described
+# nor drafted from, and no rows are read while first guesses are right less often than this.
+_DEAR_OVERHEAD, _LOW_HITS = 0.01, 0.2
 # Books whose first guesses were right less often than this lately are asked at every fourth place
 # only: half of what they cost there, and nothing lost in replay.
 _DOUBTFUL_HITS, _DOUBT_STRIDE = 0.2, 4
@@ -98,6 +102,7 @@ class AutoDrafter:
         "_breadth",
         "_hits",
         "_index",
+        "_is_cheap",
         "_last_places",
         "_last_row",
         "_memory",
@@ -144,12 +149,15 @@ class AutoDrafter:
         self._rows = RowStore()
         self._steps_key: tuple[int, int, int] | None = None
         self._steps = StepTimes([1.0, 1.0])
+        self._is_cheap = False
         self.begin()
 
     @property
     def row_width(self) -> int:
-        """Want a few tokens of each row; none while drafting sleeps."""
-        return 0 if self.guard.is_asleep else self._breadth
+        """Want a few tokens of each row; none while drafting sleeps, or saves itself the work."""
+        if self.guard.is_asleep or (self._hits < _LOW_HITS and self._is_saving()):
+            return 0
+        return self._breadth
 
     def begin(self) -> None:
         """Forget the text; what was learned about estimates and costs stays."""
@@ -200,9 +208,17 @@ class AutoDrafter:
         return np.array(repeated, np.int32)
 
     def _is_checking_cheap(self) -> bool:
-        n_context = self._index.n_tokens
-        plain = self.cost.seconds(1, n_context)
-        return self.cost.seconds(_CHEAP_TOKENS, n_context) < _CHEAP_RATIO * plain
+        self._step_times()
+        return self._is_cheap
+
+    def _is_saving(self) -> bool:
+        return self.guard.overhead_share > _DEAR_OVERHEAD and not self._is_checking_cheap()
+
+    def _leaves_out_root(self) -> bool:
+        """Whether the place after the text is not worth a look."""
+        if self._books is not None or self._memory is not None or self._index.match_length():
+            return False
+        return self._is_saving()
 
     def learn(self, rows: Rows) -> None:
         """Store rows of the given text; of places no longer known, none."""
@@ -231,7 +247,8 @@ class AutoDrafter:
         text = self._index.text
         if not text:
             raise ValueError("nothing to draft from: the text is empty")
-        if budget <= 0 or self.guard.is_asleep or self.cost.wants_plain:
+        is_idle = self.guard.is_asleep or self.cost.wants_plain
+        if budget <= 0 or is_idle or self._leaves_out_root():
             return DraftTree(text[-1])
         places: list[_Place] = []
 
@@ -267,6 +284,8 @@ class AutoDrafter:
         key = (self.cost.version, n_context // _CONTEXT_BLOCK, self.cost.n_max)
         if key != self._steps_key:
             self._steps = StepTimes(self.cost.times(self.cost.n_max, n_context))
+            plain = self.cost.seconds(1, n_context)
+            self._is_cheap = self.cost.seconds(_CHEAP_TOKENS, n_context) < _CHEAP_RATIO * plain
             self._steps_key = key
         return self._steps
 
@@ -384,6 +403,9 @@ class AutoDrafter:
         self.guard.observe(n_tokens - 1, n_emitted, taken, plain, min(overhead, plain))
 
     def _learn_estimates(self, tree: DraftTree, tokens: Sequence[TokenId]) -> None:
+        if not tree.n_drafted and self._root is None and self._leaves_out_root():
+            self._hits *= _HIT_MEMORY
+            return
         place = self._root_place()
         node: NodeId | None = ROOT
         for i, token in enumerate(tokens):

@@ -76,6 +76,11 @@ class Guard:
         return self._saved / self._plain if self._plain > 0 else 0.0
 
     @property
+    def overhead_share(self) -> float:
+        """What drafting and learning took, as a share of the time of plain decoding."""
+        return self._overhead / self._plain if self._plain > 0 else 0.0
+
+    @property
     def margin(self) -> float:
         """Share by which drafts must beat plain decoding now."""
         loss = max(0.0, -self.gain)

@@ -218,6 +218,37 @@ def test_where_checking_is_dear_only_rows_of_repeated_pairs_are_read() -> None:
     assert d.wanted_rows([]).tolist() == []
 
 
+def after_new_words(cost: CostModel, overhead_s: float) -> AutoDrafter:
+    """A drafter that went through new words with so much overhead at each step."""
+    d = drafter(cost)
+    d.feed(STORY[:30])
+    for token in range(100, 120):
+        rows = rows_at([0], [list(range(token + 1, token + 9))]) if d.row_width else None
+        d.observe_step(1, 40, 1.0, overhead_s)
+        d.accept(StepOutcome(DraftTree(token - 1), [0], token, rows))
+    return d
+
+
+def test_where_drafting_is_dear_itself_it_saves_what_brings_little() -> None:
+    laptop = CostModel.of_curve(CostCurve([1, 2, 8], [1.0, 1.3, 2.6]), 65)
+    dear, light = after_new_words(laptop, 0.02), after_new_words(laptop, 0.005)
+    cheap = after_new_words(FLAT, 0.02)
+    # After new words nothing is right, so that rows are not wanted.
+    assert (dear.row_width, light.row_width, cheap.row_width) == (0, 8, 8)
+    # A likely word that the text has, after one that it has not yet.
+    for d in (dear, cheap):
+        d.learn(rows_at([49], [list(range(10, 18))], first=0.99))
+    assert dear.draft(64).n_drafted == 0
+    assert cheap.draft(64).n_drafted > 0
+    before = dear.estimator.weights.copy()
+    dear.accept(StepOutcome(dear.draft(64), [0], 10, None))
+    assert dear.estimator.weights == before
+    # What the text has already is drafted as ever.
+    run(dear, STORY[1:12])
+    assert principal(dear.draft(64))[:1] == [STORY[12]]
+    assert dear.row_width == 8
+
+
 def test_without_a_cost_model_it_still_drafts() -> None:
     made = make_drafter(DraftConfig(mode="auto", budget=8))
     made.feed([*STORY, 1, *STORY[:10]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from racer_local.drafting.guard import Guard
 
 
@@ -47,6 +49,16 @@ def test_overhead_counts_as_a_loss() -> None:
     for _ in range(300):
         guard.observe(3, 2, 1.6, 1.0, 0.03)
         assert not guard.is_asleep
+
+
+def test_the_share_of_overhead_is_that_of_plain_decoding_of_the_same_tokens() -> None:
+    guard = Guard()
+    assert guard.overhead_share == 0.0
+    for _ in range(10):
+        guard.observe(3, 2, 1.6, 1.0, 0.03)
+    assert guard.overhead_share == pytest.approx(0.015)
+    guard.reset()
+    assert guard.overhead_share == 0.0
 
 
 def test_a_change_of_text_is_noticed_and_sleep_starts_short_again() -> None:
