@@ -328,8 +328,8 @@ def _report(race: Race, settings: dict[str, Any], header: Any, options: dict[str
     for name, reason in race.dropped.items():
         click.echo(f"note: {name} dropped out: {reason}", err=True)
     if race.skipped:
-        left_out = counted(len(race.skipped), "prompt")
-        click.echo(f"note: {left_out} longer than the context of {settings['n_ctx']}", err=True)
+        prompts, n_ctx = counted(len(race.skipped), "prompt"), settings["n_ctx"]
+        click.echo(f"note: left out {prompts} longer than the context of {n_ctx}", err=True)
     # First what cannot fail: figures of hours must not be lost to a full disk.
     if options["json_path"] != "-":
         click.echo(table(modes))

@@ -51,7 +51,7 @@ _ROUSING_MATCH = 8
 # nor drafted from, and no rows are read while first guesses are right less often than this.
 _DEAR_OVERHEAD, _LOW_HITS = 0.01, 0.2
 # Books whose first guesses were right less often than this lately are asked at every fourth place
-# only: half of what they cost there, and nothing lost in replay.
+# only: a fifth fewer look-ups over many texts, and nothing lost in replay.
 _DOUBTFUL_HITS, _DOUBT_STRIDE = 0.2, 4
 # Where a step of eight tokens takes less than this many times a single one, drafts are wide enough
 # for the rows of a whole prompt.
