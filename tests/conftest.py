@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import platformdirs
 import pytest
 from hypothesis import settings
 
@@ -60,6 +63,28 @@ def isolated_home(
             continue
         monkeypatch.delenv(name)
     return home
+
+
+@pytest.fixture(scope="session")
+def _costs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("costs")
+
+
+@pytest.fixture
+def known_costs(
+    isolated_home: Path, _costs_folder: Path, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Keep step costs and exact rows from test to test, for those that are not about them.
+
+    Otherwise every first load of a real model takes five seconds to measure them. What was measured
+    in a program that a test has changed is not kept.
+    """
+    here = platformdirs.user_cache_path("racer-local", appauthor=False) / "costs"
+    shutil.copytree(_costs_folder, here)
+    yield
+    if "monkeypatch" not in inspect.signature(request.function).parameters:
+        for path in here.glob("*.json"):
+            shutil.copy2(path, _costs_folder)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,8 @@ from racer_local.fingerprint import tokenizer_fingerprint
 from racer_local.text_model import TextModel
 from racer_local.tree import Source
 
+pytestmark = pytest.mark.usefixtures("known_costs")
+
 COMMAND = [sys.executable, "-m", "racer_local"]
 SOURCE = Path(__file__).parents[2] / "racer_local" / "verify.py"
 Run = Callable[..., subprocess.CompletedProcess[str]]

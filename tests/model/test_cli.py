@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from inputs import STEP, STEP_ANSWER
 
+pytestmark = pytest.mark.usefixtures("known_costs")
+
 COMMAND = [sys.executable, "-m", "racer_local"]
 DATA = Path(__file__).parents[1] / "data"
 
