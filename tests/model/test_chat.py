@@ -182,7 +182,7 @@ class TestPiped:
         stderr = again.stderr.decode()
         assert (again.stdout, again.returncode) == (first.stdout, 0), stderr
         assert re.search(r"phrasebook: drafted \d+, accepted [1-9]", stderr), stderr
-        assert re.search(r"[1-9]\d* tokens? from '.*days\.txt'", stderr)
+        assert re.search(r"\b(1 token|([2-9]|[1-9]\d+) tokens) from '.*days\.txt'", stderr)
         assert "remember" not in stderr
         kept = piped(question, *n, "--remember")
         assert kept.stdout == first.stdout
@@ -191,7 +191,9 @@ class TestPiped:
         drafted = piped(f"{question}/stats\n/remember off\n", *n, "--remember")
         stderr = drafted.stderr.decode()
         assert drafted.stdout == first.stdout
-        assert re.search(r"[1-9]\d* tokens? from 'conversation of", stderr), stderr
+        assert re.search(r"\b(1 token|([2-9]|[1-9]\d+) tokens) from 'conversation of", stderr), (
+            stderr
+        )
         # Taken back in time: what is kept is still the one chat.
         assert "this chat is not kept" in stderr
         assert "remembered in" not in stderr

@@ -280,7 +280,7 @@ def test_the_draft_tree_can_be_stepped_through(chat: Any) -> None:
 def test_a_benchmark_can_be_started_and_stopped(chat: Any, server: Any) -> None:
     page = chat.page
     chat.tab("Benchmark")
-    for name, value in (("tokens", "24"), ("count", "3")):
+    for name, value in (("tokens", "64"), ("count", "3")):
         page.locator(f"#rl-bench-{name} input[type=number]").fill(value)
         page.locator(f"#rl-bench-{name} input[type=number]").press("Tab")
     page.click("#rl-bench-go")

@@ -129,10 +129,10 @@ def test_what_the_text_says_goes_before_what_a_book_says() -> None:
 
 def test_books_that_mislead_are_believed_less_and_less() -> None:
     chance = np.random.default_rng(1)
-    text = chance.integers(0, 30, 400).tolist()
+    text = chance.integers(0, 30, 1600).tolist()
     texts = {}
-    for i in range(0, 396, 1):
-        texts[f"f{i}"] = [*text[i : i + 3], 500 + i]
+    for i in range(1596):
+        texts[f"f{i}"] = [*text[i : i + 3], 500 + i % 400]
     d = auto(book_of(**texts))
     d.feed(text[:4])
     first = d.draft(64).n_drafted
@@ -140,7 +140,7 @@ def test_books_that_mislead_are_believed_less_and_less() -> None:
         d.accept(StepOutcome(DraftTree(token), [ROOT], token, None))
     assert first > 0
     cells = add_guesses(Candidates([], [], 0), [BookGuess(1, 3, 1.0, 1)], 0)[0].cells
-    assert d.estimator.estimate(cells)[0] < 0.8 * Estimator().estimate(cells)[0]
+    assert d.estimator.estimate(cells)[0] < 0.7 * Estimator().estimate(cells)[0]
 
 
 def test_books_that_are_never_right_are_asked_at_few_places() -> None:
