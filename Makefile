@@ -39,7 +39,7 @@ find_python = \
 
 # $(1): extras, $(2): models; both separated by commas.
 set_up = $(find_python); \
-	"$$python" -m racer_local.setup_env --backend="$$BACKEND" --prebuilt="$$PREBUILT" \
+	"$$python" -m racer_local.setup.env --backend="$$BACKEND" --prebuilt="$$PREBUILT" \
 		--extras=$(1) --models=$(2) || exit 1; \
 	bin=.venv/bin; if [ -d .venv/Scripts ]; then bin=.venv/Scripts; fi
 
@@ -89,7 +89,7 @@ verify:
 
 test:
 	@$(call set_up,dev$(comma)bench$(comma)server$(comma)ui,smollm2-135m-instruct$(comma)gemma-3-270m); \
-	"$$bin/python" -m racer_local.setup_browser; \
+	"$$bin/python" -m racer_local.setup.browser; \
 	exec "$$bin/python" -m pytest -ra $(ARGS)
 
 check:

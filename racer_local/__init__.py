@@ -10,8 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from racer_local.embed.draft_model import RacerDraftModel
-    from racer_local.embed.llama import RacerLlama
+    from racer_local.drop_in.draft_model import RacerDraftModel
+    from racer_local.drop_in.llama import RacerLlama
 
 # Silent unless the application configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -22,8 +22,8 @@ __all__ = ["RacerDraftModel", "RacerLlama", "__version__"]
 
 # Loaded when they are asked for: they load llama.cpp.
 _LAZY = {
-    "RacerDraftModel": "racer_local.embed.draft_model",
-    "RacerLlama": "racer_local.embed.llama",
+    "RacerDraftModel": "racer_local.drop_in.draft_model",
+    "RacerLlama": "racer_local.drop_in.llama",
 }
 
 

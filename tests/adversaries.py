@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fakes import TreeDrafter
 
-from racer_local.tree import ROOT, DraftTree, Source, TokenId
+from racer_local.speculation.tree import ROOT, DraftTree, Source, TokenId
 
 _DEPTH = 4
 

@@ -104,7 +104,7 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 @pytest.fixture(scope="session")
 def smol_path() -> Path:
     """Return the default model, SmolLM2-135M-Instruct Q4_1."""
-    from racer_local.model_store import ensure_model
+    from racer_local.models.store import ensure_model
 
     return ensure_model("smollm2-135m-instruct")
 
@@ -112,6 +112,6 @@ def smol_path() -> Path:
 @pytest.fixture(scope="session")
 def gemma_path() -> Path:
     """Return Gemma 3 270M Q4_K_M: sliding window, 262k tokens, no chat template."""
-    from racer_local.model_store import ensure_model
+    from racer_local.models.store import ensure_model
 
     return ensure_model("gemma-3-270m")

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.config import SamplingConfig
-from racer_local.drafting.base import Rows, StepOutcome
 from racer_local.errors import DecodeError
-from racer_local.tree import DraftTree, NodeId, Source, TokenId
+from racer_local.speculation.drafter import Rows, StepOutcome
+from racer_local.speculation.tree import DraftTree, NodeId, Source, TokenId
 
 
 class ScriptedTarget:

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
-from racer_local.engine import FinishReason
-from racer_local.text_model import TextModel
+from racer_local.decoding.engine import FinishReason
+from racer_local.decoding.text_model import TextModel
 
 STEP = "Step 1: open\nStep 2: read\nStep 3: close\nStep 4: open\nStep 5: read\nStep 6:"
 STEP_ANSWER = " close\nStep 7: read\nStep 8: close\nStep 9: read\nStep 10: read\nStep 11:"

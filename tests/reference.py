@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from racer_local.backend.native import physical_cores
 from racer_local.config import SamplingConfig
-from racer_local.native_check import extra_buffers_are_safe
+from racer_local.hardware.native_check import extra_buffers_are_safe
 
 MAX_FORKS_PER_64 = 2
 # Rounding moves single logits of a small model by up to about 1; nearly all forks are closer ties.

@@ -5,5 +5,6 @@ computes and knows no Gradio; ``conversation``, ``panels``, ``tree_view`` and ``
 pure; ``chat_tab``, ``race_tab``, ``tree_tab``, ``bench_tab`` and ``model_bar`` put them on a page,
 and ``app`` puts that into the web app whose host and origin checks the HTTP server shares.
 
-Inside an installed wheel this package is ``racer_local_ui``; ``racer_local.ui_package`` finds it.
+Inside an installed wheel this package is ``racer_local_ui``; ``racer_local.cli.ui_package`` finds
+it.
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from racer_local.stats import Stats
-from racer_local.tree import Source
+from racer_local.speculation.stats import Stats
+from racer_local.speculation.tree import Source
 
 __all__ = ["Answer", "Piece", "StepView"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from racer_local.model_store import resolve_model
+from racer_local.models.store import resolve_model
 
 from .controls import Controls
 from .model_list import model_choices

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from racer_local.catalog import load_catalog
 from racer_local.errors import RacerError
-from racer_local.model_store import models_folder
-from racer_local.stores.base import FoundModel, list_models
-from racer_local.stores.find import checked, find_models
+from racer_local.models.catalog import load_catalog
+from racer_local.models.store import models_folder
+from racer_local.models.stores.base import FoundModel, list_models
+from racer_local.models.stores.find import checked, find_models
 from racer_local.wording import quoted
 
 __all__ = ["model_choices"]

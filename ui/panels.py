@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from racer_local.stats import Stats
-from racer_local.tree import Source
+from racer_local.speculation.stats import Stats
+from racer_local.speculation.tree import Source
 
 from .answer import Answer, Piece
 

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from racer_local.bench.contest import BenchModel
-from racer_local.book_store import load_shelf, memory_path
-from racer_local.closing import Closing
+from racer_local.books.store import load_shelf, memory_path
+from racer_local.concurrency.closing import Closing
+from racer_local.concurrency.worker import Worker
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
-from racer_local.drafting.base import StepOutcome
+from racer_local.decoding.text_model import TextModel
 from racer_local.errors import ConfigError, ModelLoadError, RacerError
-from racer_local.fingerprint import tokenizer_fingerprint
-from racer_local.gguf_header import GgufInfo, inspect_gguf, require_generative
-from racer_local.text_model import TextModel
-from racer_local.tree import Source
-from racer_local.worker import Worker
+from racer_local.gguf.fingerprint import tokenizer_fingerprint
+from racer_local.gguf.header import inspect_gguf
+from racer_local.gguf.info import GgufInfo
+from racer_local.gguf.kinds import require_generative
+from racer_local.speculation.drafter import StepOutcome
+from racer_local.speculation.tree import Source
 
 from .answer import Answer, Piece, StepView
 from .keeping import Unfinished, book_notices

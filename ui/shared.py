@@ -17,14 +17,14 @@ from typing import Any, TypeAlias
 
 from racer_local.backend.native import physical_cores
 from racer_local.bench.contest import BenchModel
+from racer_local.concurrency.aio import CallHandle
 from racer_local.config import DraftConfig, ModelConfig
-from racer_local.embed.aio import CallHandle
-from racer_local.embed.llama import RacerLlama
+from racer_local.decoding.text_model import TextModel
+from racer_local.drop_in.llama import RacerLlama
 from racer_local.errors import BusyError, ConfigError
-from racer_local.gguf_header import inspect_gguf
+from racer_local.gguf.header import inspect_gguf
 from racer_local.server.host import ModelHost
 from racer_local.server.jobs import QueueFullError
-from racer_local.text_model import TextModel
 
 from .service import Ask, Service, facts_of
 from .turns import Turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from racer_local.tree import Source
+from racer_local.speculation.tree import Source
 
 from .answer import StepView
 from .panels import SOURCE_NAMES

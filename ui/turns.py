@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from racer_local.closing import Closing
+from racer_local.concurrency.closing import Closing
 from racer_local.errors import BusyError
 
 __all__ = ["Queue", "Turn", "Turns"]

@@ -2,5 +2,5 @@
 
 from PyInstaller.utils.hooks import collect_data_files  # type: ignore[import-not-found]
 
-hiddenimports = ["racer_local.embed.llama", "racer_local.embed.draft_model"]
+hiddenimports = ["racer_local.drop_in.llama", "racer_local.drop_in.draft_model"]
 datas = collect_data_files("racer_local", excludes=["_pyinstaller"])

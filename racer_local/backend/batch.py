@@ -9,8 +9,8 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.layout import TreeLayout
-from racer_local.tree import DraftTree, TokenId
+from racer_local.backend.layout import TreeLayout
+from racer_local.speculation.tree import DraftTree, TokenId
 
 __all__ = ["BatchWriter"]
 

@@ -25,8 +25,8 @@ from racer_local.backend.sampler import MIN_TEMPERATURE, init_penalties
 from racer_local.backend.target import LlamaTarget
 from racer_local.config import PenaltyConfig
 from racer_local.errors import ConfigError, DecodeError
-from racer_local.logprobs import TokenLogprobs, log_probs
-from racer_local.tree import DraftTree, NodeId, TokenId
+from racer_local.speculation.logprobs import TokenLogprobs, log_probs
+from racer_local.speculation.tree import DraftTree, NodeId, TokenId
 
 __all__ = ["ChainConfig", "ChainSampler", "LogitsProcessor"]
 

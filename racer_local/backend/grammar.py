@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import clear_native_errors, last_native_error
 from racer_local.errors import ConfigError
-from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
+from racer_local.speculation.tree import ROOT, DraftTree, NodeId, TokenId
 
 __all__ = ["CANDIDATE", "Grammar", "candidate_array"]
 

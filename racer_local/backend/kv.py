@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import llama_cpp
 
+from racer_local.backend.layout import KvEdit, RemoveIds
 from racer_local.config import KvType
 from racer_local.errors import DecodeError
-from racer_local.layout import KvEdit, RemoveIds
 
 __all__ = ["KV_TYPES", "KvCache"]
 

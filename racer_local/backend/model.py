@@ -16,9 +16,11 @@ from racer_local.backend.native import clear_native_errors, last_native_error
 from racer_local.backend.token_prefixes import TokenPrefixes
 from racer_local.config import ModelConfig
 from racer_local.errors import ClosedError, ConfigError, ModelLoadError, UnsupportedModelError
-from racer_local.gguf_header import GgufInfo, inspect_gguf, require_generative
-from racer_local.native_check import extra_buffers_are_safe
-from racer_local.tree import TokenId
+from racer_local.gguf.header import inspect_gguf
+from racer_local.gguf.info import GgufInfo
+from racer_local.gguf.kinds import require_generative
+from racer_local.hardware.native_check import extra_buffers_are_safe
+from racer_local.speculation.tree import TokenId
 
 __all__ = ["LlamaModel"]
 

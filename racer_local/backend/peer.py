@@ -26,7 +26,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from numpy.typing import NDArray
 
 from racer_local.backend.kv import KV_TYPES
-from racer_local.native_check import extra_buffers_are_safe
+from racer_local.hardware.native_check import extra_buffers_are_safe
 
 __all__ = ["main"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from racer_local.config import PenaltyConfig, SamplingConfig
 from racer_local.errors import DecodeError
-from racer_local.tree import TokenId
+from racer_local.speculation.tree import TokenId
 
 __all__ = ["MIN_TEMPERATURE", "Sampler", "init_penalties"]
 

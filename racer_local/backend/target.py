@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from racer_local.backend.batch import BatchWriter
 from racer_local.backend.kv import KV_TYPES, KvCache
+from racer_local.backend.layout import TreeLayout, lay_out, plan_commit
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import (
     AbortFlag,
@@ -20,6 +21,7 @@ from racer_local.backend.native import (
     last_native_error,
     physical_cores,
 )
+from racer_local.backend.prefix_states import PrefixStates, common_prefix
 from racer_local.backend.sampler import Sampler
 from racer_local.config import KvType, ModelConfig, SamplingConfig, choose_n_ctx
 from racer_local.errors import (
@@ -28,9 +30,7 @@ from racer_local.errors import (
     ModelLoadError,
     UnsupportedModelError,
 )
-from racer_local.layout import TreeLayout, lay_out, plan_commit
-from racer_local.prefix_states import PrefixStates, common_prefix
-from racer_local.tree import ROOT, DraftTree, NodeId, TokenId
+from racer_local.speculation.tree import ROOT, DraftTree, NodeId, TokenId
 
 __all__ = ["LlamaTarget", "prompt_rows"]
 

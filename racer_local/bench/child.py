@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from racer_local.bench.contest import PeerError
-from racer_local.closing import Closing
+from racer_local.concurrency.closing import Closing
 
 __all__ = ["Child"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
 from racer_local.config import DraftConfig, DraftMode, GenerationConfig, SamplingConfig
-from racer_local.engine import Engine
+from racer_local.decoding.engine import Engine
+from racer_local.drafting.guarded_drafter import GuardedDrafter
 from racer_local.errors import ConfigError, RacerError
-from racer_local.guarded_drafter import GuardedDrafter
-from racer_local.stats import Stats
-from racer_local.tree import TokenId
+from racer_local.speculation.stats import Stats
+from racer_local.speculation.tree import TokenId
 
 __all__ = [
     "BASE",

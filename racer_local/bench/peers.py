@@ -18,7 +18,7 @@ from typing import Any
 
 from racer_local.bench.child import Child, python_command
 from racer_local.bench.contest import Answer, Contestant, PeerError
-from racer_local.tree import TokenId
+from racer_local.speculation.tree import TokenId
 
 __all__ = [
     "LOOKUP_TOKENS",

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from racer_local.bench.contest import BenchModel
 from racer_local.bench.runner import write_prompt
 from racer_local.bench.suites import Prompt
+from racer_local.bench.trace import Record, Trace
 from racer_local.config import GenerationConfig, SamplingConfig
-from racer_local.drafting.base import Rows, StepOutcome
 from racer_local.errors import TraceError
-from racer_local.trace import Record, Trace
-from racer_local.tree import DraftTree, TokenId
+from racer_local.speculation.drafter import Rows, StepOutcome
+from racer_local.speculation.tree import DraftTree, TokenId
 
 __all__ = [
     "ROW_WIDTH",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from racer_local.bench.contest import BASE, Answer, BenchModel, Contestant, PeerError
 from racer_local.bench.suites import Prompt
-from racer_local.tree import TokenId
+from racer_local.speculation.tree import TokenId
 
 __all__ = ["Race", "Round", "needed_context", "write_prompt"]
 

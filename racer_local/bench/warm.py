@@ -13,7 +13,7 @@ from racer_local.bench.contest import BenchModel
 from racer_local.bench.record import record_answer
 from racer_local.bench.runner import write_prompt
 from racer_local.bench.suites import warm_prompts
-from racer_local.drafting.row_memory import RowMemory
+from racer_local.drafting.auto.row_memory import RowMemory
 
 __all__ = ["fill_row_memory"]
 

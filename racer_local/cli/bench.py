@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from racer_local.bench.contest import Contestant
     from racer_local.bench.runner import Race
     from racer_local.bench.suites import Prompt
-    from racer_local.text_model import TextModel
+    from racer_local.decoding.text_model import TextModel
 
 __all__ = ["command"]
 
@@ -170,8 +170,8 @@ def _opened(
     options: dict[str, Any], draft: DraftConfig, *, all_rows: bool = False
 ) -> Iterator[TextModel]:
     from racer_local.bench.record import batch_for_all_rows
-    from racer_local.gguf_header import inspect_gguf
-    from racer_local.text_model import TextModel
+    from racer_local.decoding.text_model import TextModel
+    from racer_local.gguf.header import inspect_gguf
 
     config = model_config(options, draft)
     if all_rows:
@@ -187,7 +187,7 @@ def _opened(
 
 def _record(plan: _Plan, options: dict[str, Any]) -> int:
     from racer_local.bench.record import record_prompts, trace_of
-    from racer_local.trace import write_trace
+    from racer_local.bench.trace import write_trace
 
     records = []
     is_stopped = False
@@ -320,9 +320,9 @@ def _contestants(
 
 
 def _report(race: Race, settings: dict[str, Any], header: Any, options: dict[str, Any]) -> None:
-    from racer_local.bench.machine import describe_machine, describe_model
     from racer_local.bench.report import summarize, table
     from racer_local.bench.startup import startup_line
+    from racer_local.hardware.machine import describe_machine, describe_model
 
     modes = summarize(race.rounds, settings["contestants"])
     for name, reason in race.dropped.items():

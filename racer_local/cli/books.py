@@ -10,8 +10,8 @@ from racer_local.errors import ConfigError
 from racer_local.wording import counted, quoted
 
 if TYPE_CHECKING:
-    from racer_local.stats import Stats
-    from racer_local.text_model import TextModel
+    from racer_local.decoding.text_model import TextModel
+    from racer_local.speculation.stats import Stats
 
 __all__ = ["book_arguments", "check_books", "remember", "source_lines"]
 

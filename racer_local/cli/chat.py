@@ -52,13 +52,13 @@ def command(**options: Any) -> int:
     from racer_local.chat.conversation import Conversation
     from racer_local.chat.saved import chat_path, load_chat
     from racer_local.chat.settings import ChatSettings
-    from racer_local.cli.chat_commands import COMMANDS
+    from racer_local.cli.chat_commands import COMMANDS, run_command
     from racer_local.cli.chat_input import EntryReader, PipeReader, TerminalReader
     from racer_local.cli.chat_loop import Chat
     from racer_local.cli.chat_model import ChatModel
     from racer_local.cli.chat_screen import Screen
     from racer_local.cli.interrupts import Interrupts
-    from racer_local.worker import Worker
+    from racer_local.concurrency.worker import Worker
 
     settings = ChatSettings(sampling_config(options), generation_config(options))
     draft = draft_config(options)
@@ -93,6 +93,7 @@ def command(**options: Any) -> int:
                 screen,
                 interrupts,
                 conversation,
+                run_command,
                 is_interactive=is_interactive,
                 is_kept=options["remember"],
             )

@@ -5,26 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 
 import click
 
-from racer_local.book_store import unused_notices
+from racer_local.books.store import unused_notices
 from racer_local.chat.entry import Entry
 from racer_local.chat.saved import chat_path, load_chat, save_chat
 from racer_local.cli.books import source_lines
+from racer_local.cli.chat_loop import Chat
 from racer_local.cli.chat_screen import COLORS
 from racer_local.config import DraftMode
 from racer_local.errors import ConfigError
 from racer_local.wording import counted, quoted
 
-if TYPE_CHECKING:
-    from racer_local.cli.chat_loop import Chat
-
-__all__ = ["ANSWERING", "COMMANDS", "run_command"]
-
-# Commands during which Ctrl-C stops an answer.
-ANSWERING = frozenset({"regen"})
+__all__ = ["COMMANDS", "run_command"]
 
 
 @dataclass(frozen=True, slots=True)

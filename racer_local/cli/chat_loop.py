@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from racer_local.chat.conversation import Conversation, answer_room
@@ -14,16 +15,18 @@ from racer_local.cli.chat_model import ChatModel
 from racer_local.cli.chat_screen import Screen
 from racer_local.cli.interrupts import Interrupts
 from racer_local.cli.progress import Progress
+from racer_local.concurrency.worker import Worker
 from racer_local.errors import RacerError
-from racer_local.worker import Worker
 
 if TYPE_CHECKING:
-    from racer_local.stats import Stats
-    from racer_local.text_model import TextStream
+    from racer_local.decoding.text_model import TextStream
+    from racer_local.speculation.stats import Stats
 
 __all__ = ["Chat"]
 
 _INTERRUPTED = 130
+# Commands during which Ctrl-C stops an answer.
+_ANSWERING = frozenset({"regen"})
 
 
 class Chat:
@@ -49,6 +52,7 @@ class Chat:
         screen: Screen,
         interrupts: Interrupts,
         conversation: Conversation,
+        run_command: Callable[[Chat, Entry], None],
         *,
         is_interactive: bool,
         is_kept: bool = False,
@@ -71,6 +75,7 @@ class Chat:
         self.exit_code = 0
         self._worker = worker
         self._interrupts = interrupts
+        self._run_command = run_command
         self._is_interactive = is_interactive
         self._is_armed = False
         # The conversation as the model read and wrote it, as far as it is not remembered yet.
@@ -122,13 +127,11 @@ class Chat:
         return True
 
     def _do(self, entry: Entry) -> None:
-        from racer_local.cli.chat_commands import ANSWERING, run_command
-
-        if entry.command in ANSWERING:
-            run_command(self, entry)
+        if entry.command in _ANSWERING:
+            self._run_command(self, entry)
         elif entry.command:
             with self._interrupts.raising():
-                run_command(self, entry)
+                self._run_command(self, entry)
         elif entry.text.strip():
             self.ask(entry.text)
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from racer_local.cli.books import book_arguments
 from racer_local.cli.options import model_config
 from racer_local.cli.progress import Progress
+from racer_local.concurrency.worker import Worker
 from racer_local.config import AUTO_LEAVES, DraftConfig
 from racer_local.errors import ConfigError, RacerError
-from racer_local.worker import Worker
 
 if TYPE_CHECKING:
     from racer_local.chat.conversation import Conversation, Fitted
     from racer_local.chat.settings import ChatSettings
-    from racer_local.text_model import TextModel, TextStream
+    from racer_local.decoding.text_model import TextModel, TextStream
 
 __all__ = ["ChatModel"]
 
@@ -62,8 +62,8 @@ class ChatModel:
         return self.text_model.target.n_ctx
 
     def _open(self, options: dict[str, Any]) -> None:
-        from racer_local.gguf_header import inspect_gguf
-        from racer_local.text_model import TextModel
+        from racer_local.decoding.text_model import TextModel
+        from racer_local.gguf.header import inspect_gguf
 
         config = model_config(options, self.draft)
         # The mode may change later: always leave room for trees.

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from racer_local.tree import Source
+from racer_local.speculation.tree import Source
 
 __all__ = ["COLORS", "Screen", "visible"]
 

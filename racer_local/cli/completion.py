@@ -12,9 +12,9 @@ def complete_model(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Offer model names that begin like this, and files."""
-    from racer_local.catalog import load_catalog
     from racer_local.errors import RacerError
-    from racer_local.stores.find import find_models
+    from racer_local.models.catalog import load_catalog
+    from racer_local.models.stores.find import find_models
 
     start = incomplete.lower()
     try:

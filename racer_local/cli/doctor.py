@@ -13,9 +13,9 @@ from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig
 
 if TYPE_CHECKING:
-    from racer_local.advice import MachineFacts
     from racer_local.backend.devices import Device
     from racer_local.config import ModelConfig
+    from racer_local.hardware.advice import MachineFacts
 
 __all__ = ["command"]
 
@@ -38,10 +38,10 @@ def command(as_json: bool, **options: Any) -> int:
     The plot shows what a step that checks several tokens at once costs, relative to one token:
     drafting pays where more tokens are accepted than a step costs.
     """
-    from racer_local.advice import advise, plot_curve, verdict
     from racer_local.backend.devices import build_commit, devices, system_features
     from racer_local.backend.native import runtime_version
-    from racer_local.bench.machine import describe_machine
+    from racer_local.hardware.advice import advise, plot_curve, verdict
+    from racer_local.hardware.machine import describe_machine
 
     # What does not fit is advised about, not refused.
     unchecked = {**options, "no_memory_check": True}
@@ -103,17 +103,17 @@ def _described(device: Device) -> str:
 
 
 def _facts(config: ModelConfig) -> tuple[MachineFacts, int]:
-    from racer_local.advice import MachineFacts
     from racer_local.backend.native import physical_cores
-    from racer_local.gguf_header import inspect_gguf
-    from racer_local.machine_state import governor, graphics_cards, is_on_battery
-    from racer_local.memory import (
+    from racer_local.gguf.header import inspect_gguf
+    from racer_local.hardware.advice import MachineFacts
+    from racer_local.hardware.machine_state import governor, graphics_cards, is_on_battery
+    from racer_local.hardware.memory import (
         available_bytes,
         context_size,
         estimate_memory,
         expected_kv_type,
     )
-    from racer_local.native_check import extra_buffers_are_safe, gpu_backends
+    from racer_local.hardware.native_check import extra_buffers_are_safe, gpu_backends
 
     info = inspect_gguf(config.path)
     kv_type = expected_kv_type(info, config)
@@ -137,9 +137,9 @@ def _facts(config: ModelConfig) -> tuple[MachineFacts, int]:
 
 def _measure(config: ModelConfig) -> tuple[dict[int, float], list[str]]:
     """Time steps of rising size; nothing where the model cannot draft."""
-    from racer_local.probe import probe_steps
-    from racer_local.text_model import TextModel
-    from racer_local.worker import Worker
+    from racer_local.concurrency.worker import Worker
+    from racer_local.decoding.text_model import TextModel
+    from racer_local.measuring.probe import probe_steps
 
     off = DraftConfig(mode="off")
     with Worker() as worker, Progress("loading the model", unit="%", scale=100) as progress:

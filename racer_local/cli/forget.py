@@ -18,7 +18,7 @@ def command(debug: bool) -> int:
 
     Phrase books made with index stay; they are files of their own.
     """
-    from racer_local.book_store import forget_memory
+    from racer_local.books.store import forget_memory
 
     gone = forget_memory()
     for path in gone:

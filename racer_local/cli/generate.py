@@ -23,12 +23,12 @@ from racer_local.cli.options import (
     sampling_options,
 )
 from racer_local.cli.progress import Progress
+from racer_local.concurrency.worker import Worker
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
-from racer_local.worker import Worker
 
 if TYPE_CHECKING:
-    from racer_local.text_model import TextModel, TextStream
+    from racer_local.decoding.text_model import TextModel, TextStream
 
 __all__ = ["command"]
 
@@ -67,7 +67,7 @@ def command(prompt: str | None, **options: Any) -> int:
     draft = draft_config(options)
     check_books(options, draft)
     text = _read_prompt(prompt)
-    from racer_local.text_model import TextModel
+    from racer_local.decoding.text_model import TextModel
 
     config = model_config(options, draft)
     with Worker() as worker, Progress("loading the model", unit="%", scale=100) as progress:

@@ -13,8 +13,8 @@ from racer_local.errors import ConfigError
 from racer_local.wording import counted
 
 if TYPE_CHECKING:
-    from racer_local.book_index import IndexReport
-    from racer_local.drafting.phrase_book import PhraseBook
+    from racer_local.books.indexing import IndexReport
+    from racer_local.books.phrase_book import PhraseBook
 
 __all__ = ["command"]
 
@@ -58,12 +58,12 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
     are not read again, and files that are gone leave the book.
     """
     from racer_local.backend.model import LlamaModel
-    from racer_local.book_index import index_files
-    from racer_local.book_store import book_path, save_book
+    from racer_local.books.indexing import index_files
+    from racer_local.books.store import book_path, save_book
+    from racer_local.books.text_files import find_files
     from racer_local.config import ModelConfig
-    from racer_local.fingerprint import tokenizer_fingerprint
-    from racer_local.model_store import resolve_model
-    from racer_local.text_files import find_files
+    from racer_local.gguf.fingerprint import tokenizer_fingerprint
+    from racer_local.models.store import resolve_model
 
     if not options["size"] > 0 or not options["max_file"] > 0:
         raise ConfigError("sizes must be positive")
@@ -101,7 +101,7 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
 
 def _earlier(path: Path, mark: str) -> PhraseBook | None:
     """Load the book to bring up to date; a file that is no such book is not overwritten."""
-    from racer_local.drafting.phrase_book import PhraseBook
+    from racer_local.books.phrase_book import PhraseBook
 
     if not path.exists():
         return None

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from racer_local.config import ModelConfig
 from racer_local.errors import ConfigError, RacerError
-from racer_local.gguf_header import GgufInfo, inspect_gguf, read_text_value
-from racer_local.gguf_kinds import require_generative
-from racer_local.memory import (
+from racer_local.gguf.header import inspect_gguf, read_text_value
+from racer_local.gguf.info import GgufInfo
+from racer_local.gguf.kinds import require_generative
+from racer_local.hardware.memory import (
     available_bytes,
     context_size,
     estimate_memory,

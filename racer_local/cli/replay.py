@@ -29,12 +29,12 @@ def command(
       racer-local replay trace.npz --draft racer --budget 16
       racer-local replay trace.npz --cost costs.json:gpu_flat --json -
     """
-    from racer_local.cost import CostModel, read_cost_curve
-    from racer_local.drafting import make_drafter
-    from racer_local.drafting.estimate import Estimator
-    from racer_local.drafting.row_memory import RowMemory
-    from racer_local.replay import replay
-    from racer_local.trace import read_trace
+    from racer_local.bench.replay import replay
+    from racer_local.bench.trace import read_trace
+    from racer_local.drafting.auto.estimate import Estimator
+    from racer_local.drafting.auto.row_memory import RowMemory
+    from racer_local.drafting.make import make_drafter
+    from racer_local.measuring.cost import CostModel, read_cost_curve
 
     config = draft_config(options)
     curve = read_cost_curve(cost) if cost is not None else None

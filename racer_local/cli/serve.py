@@ -132,7 +132,7 @@ def command(host: str, port: int, **options: Any) -> int:
 
 
 def _ui_modules() -> tuple[ModuleType, ModuleType]:
-    from racer_local.ui_package import ui_module
+    from racer_local.cli.ui_package import ui_module
 
     try:
         return ui_module("app"), ui_module("shared")

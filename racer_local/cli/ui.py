@@ -55,7 +55,7 @@ def command(host: str, port: int, browser: bool, **options: Any) -> int:
     draft = draft_config(options)
     check_books(options, draft)
     try:
-        from racer_local.ui_package import ui_module
+        from racer_local.cli.ui_package import ui_module
         from racer_local.web.runner import bind, serve, url_of
 
         app_module, service_module = ui_module("app"), ui_module("service")

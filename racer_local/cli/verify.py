@@ -14,7 +14,7 @@ from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig
 
 if TYPE_CHECKING:
-    from racer_local.text_model import TextModel
+    from racer_local.decoding.text_model import TextModel
 
 __all__ = ["command"]
 
@@ -41,8 +41,8 @@ def command(**options: Any) -> int:
     token, and drawn tokens with the model's distribution; once with default settings and once
     with --exact. Ends with 1 if something cannot be explained by rounding.
     """
-    from racer_local.bench.machine import describe_machine, describe_model
-    from racer_local.gguf_header import inspect_gguf
+    from racer_local.gguf.header import inspect_gguf
+    from racer_local.hardware.machine import describe_machine, describe_model
     from racer_local.verification.report import as_dict, faults, report
     from racer_local.verification.runner import FULL, NORMAL, QUICK, run
 
@@ -62,7 +62,7 @@ def command(**options: Any) -> int:
 
 @contextlib.contextmanager
 def _opened(options: dict[str, Any]) -> Iterator[TextModel]:
-    from racer_local.text_model import TextModel
+    from racer_local.decoding.text_model import TextModel
 
     draft = DraftConfig()
     with TextModel(model_config(options, draft), draft) as model:

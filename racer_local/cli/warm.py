@@ -39,11 +39,11 @@ def command(**options: Any) -> int:
     """
     from racer_local.bench.record import batch_for_all_rows
     from racer_local.bench.warm import fill_row_memory
-    from racer_local.drafting.row_memory import RowMemory
-    from racer_local.fingerprint import fingerprint
-    from racer_local.gguf_header import inspect_gguf
-    from racer_local.row_memory_store import save_row_memory
-    from racer_local.text_model import TextModel
+    from racer_local.decoding.text_model import TextModel
+    from racer_local.drafting.auto.row_memory import RowMemory
+    from racer_local.drafting.auto.row_memory_store import save_row_memory
+    from racer_local.gguf.fingerprint import fingerprint
+    from racer_local.gguf.header import inspect_gguf
 
     if not options["minutes"] > 0 or options["max_tokens"] < 1:
         raise ConfigError("minutes and max tokens must be positive")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.drafting.base import Rows, StepOutcome
-from racer_local.tree import DraftTree, TokenId
+from racer_local.speculation.drafter import Rows, StepOutcome
+from racer_local.speculation.tree import DraftTree, TokenId
 
 __all__ = ["OffDrafter"]
 

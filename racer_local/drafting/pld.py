@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.config import DraftConfig
-from racer_local.drafting.base import Rows, StepOutcome
-from racer_local.tree import ROOT, DraftTree, Source, TokenId
+from racer_local.speculation.drafter import Rows, StepOutcome
+from racer_local.speculation.tree import ROOT, DraftTree, Source, TokenId
 
 __all__ = ["PromptLookupDrafter"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from racer_local.embed.chat import json_grammar
+from racer_local.concurrency.time_limit import TooSlowError, time_limit
+from racer_local.drop_in.chat import json_grammar
 from racer_local.server.faults import ApiError
 from racer_local.server.schema import ChatRequest, Function, ToolChoice
-from racer_local.time_limit import TooSlowError, time_limit
 
 __all__ = ["grammar_for"]
 

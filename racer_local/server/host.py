@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import time
 from typing import Literal, TypeAlias
 
-from racer_local.embed.llama import RacerLlama
+from racer_local.drop_in.llama import RacerLlama
 from racer_local.server.jobs import JobQueue, Work
 
 __all__ = ["ModelFacts", "ModelHost", "ModelState"]

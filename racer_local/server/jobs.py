@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol
 
-from racer_local.embed.aio import CallHandle
+from racer_local.concurrency.aio import CallHandle
 
 __all__ = ["Job", "JobQueue", "QueueFullError", "Work"]
 

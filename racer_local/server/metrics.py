@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from racer_local.server.event_stream import Figures
 from racer_local.server.host import ModelHost
-from racer_local.server.telling import Figures
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 

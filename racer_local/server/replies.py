@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from racer_local.server.telling import Delta, Figures, Final, Place
+from racer_local.server.event_stream import Delta, Figures, Final, Place
 from racer_local.server.tool_text import Bit
 
 __all__ = ["DONE", "ChatReply", "CompletionReply", "Reply", "sse", "timings", "usage"]

@@ -8,8 +8,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from racer_local.embed.llama import RacerLlama
-from racer_local.server.asking import ask_chat, ask_completions, detokenize
+from racer_local.drop_in.llama import RacerLlama
 from racer_local.server.faults import ApiError, SafeRoute
 from racer_local.server.metrics import CONTENT_TYPE
 from racer_local.server.replies import ChatReply, CompletionReply
@@ -23,6 +22,7 @@ from racer_local.server.reply_schema import (
     ModelList,
     Tokenized,
 )
+from racer_local.server.request_mapping import ask_chat, ask_completions, detokenize
 from racer_local.server.schema import (
     ChatRequest,
     CompletionRequest,

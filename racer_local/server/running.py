@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from fastapi.responses import RedirectResponse
 
 from racer_local.config import DraftConfig, ModelConfig, choose_n_ctx
-from racer_local.embed.from_config import open_llama
+from racer_local.drop_in.from_config import open_llama
 from racer_local.errors import ModelLoadError, RacerError
-from racer_local.gguf_header import inspect_gguf
+from racer_local.gguf.header import inspect_gguf
 from racer_local.server.app import make_server_app
 from racer_local.server.host import ModelHost, ModelState
 from racer_local.server.limits import ServeConfig

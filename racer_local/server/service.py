@@ -13,15 +13,15 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from racer_local.embed.llama import RacerLlama
-from racer_local.server.asking import Question
+from racer_local.drop_in.llama import RacerLlama
+from racer_local.server.event_stream import tell
 from racer_local.server.faults import ApiError, api_error_of
 from racer_local.server.host import ModelHost
 from racer_local.server.jobs import Job, QueueFullError
 from racer_local.server.limits import ServeConfig
 from racer_local.server.metrics import Metrics
 from racer_local.server.replies import DONE, Reply, sse
-from racer_local.server.telling import tell
+from racer_local.server.request_mapping import Question
 
 __all__ = ["Service"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
-from racer_local.engine import Engine
-from racer_local.tree import TokenId
+from racer_local.decoding.engine import Engine
+from racer_local.speculation.tree import TokenId
 from racer_local.verification.plain import PlainDecoder, penalized
 
 __all__ = ["Agreement", "Difference", "answer", "check_sampler", "compare"]

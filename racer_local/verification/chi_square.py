@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.tree import TokenId
+from racer_local.speculation.tree import TokenId
 
 __all__ = ["Fit", "chi_square_p", "fit_of"]
 

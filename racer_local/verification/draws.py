@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
-from racer_local.drafting.base import StepOutcome
-from racer_local.engine import Engine
-from racer_local.tree import ROOT, DraftTree, TokenId
+from racer_local.decoding.engine import Engine
+from racer_local.speculation.acceptance import verify
+from racer_local.speculation.drafter import StepOutcome
+from racer_local.speculation.tree import ROOT, DraftTree, TokenId
 from racer_local.verification.chi_square import Fit, fit_of
 from racer_local.verification.plain import PlainDecoder, distribution
-from racer_local.verify import verify
 
 __all__ = ["check_draws"]
 

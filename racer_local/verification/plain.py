@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.backend.base import Target
 from racer_local.config import SamplingConfig
-from racer_local.tree import ROOT, DraftTree, TokenId
+from racer_local.speculation.target import Target
+from racer_local.speculation.tree import ROOT, DraftTree, TokenId
 
 __all__ = ["PlainDecoder", "distribution", "penalized"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from racer_local.bench.contest import BenchModel
 from racer_local.bench.runner import write_prompt
 from racer_local.bench.suites import Prompt, choose
-from racer_local.tree import TokenId
+from racer_local.speculation.tree import TokenId
 
 __all__ = ["SHORTEST", "spread_prompts"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from racer_local.backend.base import Target
-from racer_local.tree import ROOT, DraftTree, Source, TokenId
+from racer_local.speculation.target import Target
+from racer_local.speculation.tree import ROOT, DraftTree, Source, TokenId
 from racer_local.verification.plain import PlainDecoder
 
 __all__ = ["RowFacts", "check_rows"]

@@ -14,7 +14,7 @@ from racer_local.bench.runner import write_prompt
 from racer_local.bench.suites import choose
 from racer_local.config import DraftConfig, SamplingConfig
 from racer_local.errors import DecodeError, UnsupportedModelError
-from racer_local.tree import TokenId
+from racer_local.speculation.tree import TokenId
 from racer_local.verification.agreement import Agreement, check_sampler, compare
 from racer_local.verification.chi_square import Fit
 from racer_local.verification.draws import check_draws

@@ -9,7 +9,7 @@ import pytest
 from reference import PlainLlama, plain_llama
 
 from racer_local.config import ModelConfig
-from racer_local.text_model import TextModel
+from racer_local.decoding.text_model import TextModel
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from racer_local.row_memory_store import load_row_memory
-from racer_local.trace import read_trace
+from racer_local.bench.trace import read_trace
+from racer_local.drafting.auto.row_memory_store import load_row_memory
 
 
 def racer_local(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

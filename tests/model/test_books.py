@@ -15,13 +15,13 @@ import pytest
 from inputs import GREEDY, generate
 
 from racer_local.backend.model import LlamaModel
+from racer_local.books.phrase_book import PhraseBook
+from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig
-from racer_local.drafting.phrase_book import PhraseBook
-from racer_local.drafting.phrase_build import SourceText, build_book
+from racer_local.decoding.text_model import TextModel
 from racer_local.errors import ConfigError
-from racer_local.fingerprint import tokenizer_fingerprint
-from racer_local.text_model import TextModel
-from racer_local.tree import Source
+from racer_local.gguf.fingerprint import tokenizer_fingerprint
+from racer_local.speculation.tree import Source
 
 pytestmark = pytest.mark.usefixtures("known_costs")
 

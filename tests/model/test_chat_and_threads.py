@@ -8,8 +8,8 @@ import pytest
 from inputs import GREEDY, STEP, generate
 
 from racer_local.config import DraftConfig, GenerationConfig
+from racer_local.decoding.text_model import TextModel
 from racer_local.errors import ConfigError
-from racer_local.text_model import TextModel
 
 HI = {"role": "user", "content": "Say hi."}
 

@@ -14,9 +14,9 @@ from reference import PlainLlama
 from racer_local.backend import target as target_module
 from racer_local.bench.suites import choose
 from racer_local.config import DraftConfig, ModelConfig, SamplingConfig
+from racer_local.decoding.text_model import TextModel
 from racer_local.errors import ConfigError, UnsupportedModelError
-from racer_local.exactness import probe_exact_rows
-from racer_local.text_model import TextModel
+from racer_local.measuring.exactness import probe_exact_rows
 from racer_local.verification.prompts import spread_prompts
 
 OFF = DraftConfig(mode="off")

@@ -14,9 +14,9 @@ from fakes import TreeDrafter
 from inputs import GREEDY, STEP, generate
 
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig
+from racer_local.decoding.text_model import TextModel
 from racer_local.errors import ClosedError, DecodeError, ModelLoadError
-from racer_local.text_model import TextModel
-from racer_local.tree import DraftTree, Source
+from racer_local.speculation.tree import DraftTree, Source
 
 DRAFT = DraftConfig(mode="racer", budget=16)
 
@@ -252,7 +252,7 @@ def test_a_process_ends_cleanly_and_quietly(script: str, smol_path: Path) -> Non
         "from pathlib import Path\n"
         "from racer_local.config import GenerationConfig, ModelConfig, SamplingConfig\n"
         "from racer_local.errors import RacerError\n"
-        "from racer_local.text_model import TextModel\n"
+        "from racer_local.decoding.text_model import TextModel\n"
         f"config = ModelConfig(path=Path({str(smol_path)!r}), n_ctx=256, n_threads=1)\n"
         "GREEDY = SamplingConfig(temperature=0)\nLIMIT = GenerationConfig(max_tokens=4)\n"
     )

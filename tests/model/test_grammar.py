@@ -15,7 +15,7 @@ from racer_local.backend.grammar import Grammar
 from racer_local.backend.model import LlamaModel
 from racer_local.config import ModelConfig
 from racer_local.errors import ConfigError
-from racer_local.tree import ROOT, DraftTree, Source
+from racer_local.speculation.tree import ROOT, DraftTree, Source
 
 SCHEMA = {
     "type": "array",

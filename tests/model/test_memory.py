@@ -12,7 +12,7 @@ import gc, json, sys
 from pathlib import Path
 import psutil
 from racer_local.config import *
-from racer_local.text_model import TextModel
+from racer_local.decoding.text_model import TextModel
 
 process = psutil.Process()
 GREEDY = SamplingConfig(temperature=0)

@@ -19,8 +19,8 @@ from inputs import (
 from reference import MAX_FORKS_PER_64, MAX_GAP, NEAR_TIE, PlainLlama, assert_same_as_plain
 
 from racer_local.config import DraftConfig, ModelConfig, SamplingConfig
+from racer_local.decoding.text_model import TextModel
 from racer_local.errors import ContextFullError
-from racer_local.text_model import TextModel
 
 OFF = DraftConfig(mode="off")
 TEXTS = {"steps": STEP, "one word": "verify" * 40, "code": CODE, "emoji": EMOJI}

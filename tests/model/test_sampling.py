@@ -9,7 +9,7 @@ from inputs import STEP, generate
 from reference import PlainLlama
 
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
-from racer_local.text_model import TextModel
+from racer_local.decoding.text_model import TextModel
 
 COLOURS = "red blue red blue red green red blue red"
 # Upper 0.001 quantiles of the chi-square distribution by degrees of freedom.

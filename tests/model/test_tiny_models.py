@@ -11,9 +11,10 @@ import pytest
 from llama_cpp import _ggml
 from tiny_models import GENERATIVE, TINY_WRITERS, write_llama
 
-from racer_local.gguf_header import inspect_gguf, require_generative
-from racer_local.gguf_reader import GGML_TYPES
-from racer_local.native_check import extra_buffers_are_safe
+from racer_local.gguf.header import inspect_gguf
+from racer_local.gguf.kinds import require_generative
+from racer_local.gguf.reader import GGML_TYPES
+from racer_local.hardware.native_check import extra_buffers_are_safe
 
 TEXT = "Hello, the token model! 你好 🤖\n"
 N_CTX = 256

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from inputs import LINES60, STEP
 from numpy.typing import NDArray
 
+from racer_local.backend.prefix_states import common_prefix
 from racer_local.backend.target import LlamaTarget
-from racer_local.prefix_states import common_prefix
-from racer_local.text_model import TextModel
-from racer_local.tree import ROOT, DraftTree, NodeId
+from racer_local.decoding.text_model import TextModel
+from racer_local.speculation.tree import ROOT, DraftTree, NodeId
 
 # Rows of one batch up to here are bit-identical to single ones, whatever the kernel's groups.
 MAX_IDENTICAL = 16

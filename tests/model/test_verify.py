@@ -15,12 +15,12 @@ from click.testing import CliRunner
 
 from racer_local.backend import target as target_module
 from racer_local.backend.kv import KvCache
+from racer_local.backend.layout import CopyIds, RemoveIds, lay_out
 from racer_local.backend.sampler import Sampler
 from racer_local.cli import cli
 from racer_local.config import DraftConfig, ModelConfig
-from racer_local.cost import CostModel
-from racer_local.layout import CopyIds, RemoveIds, lay_out
-from racer_local.text_model import TextModel
+from racer_local.decoding.text_model import TextModel
+from racer_local.measuring.cost import CostModel
 from racer_local.verification.draws import check_draws
 from racer_local.verification.report import faults, worst_p
 from racer_local.verification.runner import QUICK, Findings, Plan, Setting, run

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from racer_local.books.book_set import Shelf
+from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.config import DraftConfig
-from racer_local.cost import CostCurve, CostModel
-from racer_local.drafting import Rows, StepOutcome, make_drafter
-from racer_local.drafting.auto import AutoDrafter
-from racer_local.drafting.occurrences import OccurrenceIndex
-from racer_local.drafting.phrase_build import SourceText, build_book
-from racer_local.drafting.phrase_shelf import Shelf
-from racer_local.drafting.planner import StepTimes, plan
-from racer_local.drafting.row_memory import RowMemory
-from racer_local.tree import DraftTree, NodeId, Source, TokenId
-from racer_local.verify import verify
+from racer_local.drafting.auto.drafter import AutoDrafter
+from racer_local.drafting.auto.occurrences import OccurrenceIndex
+from racer_local.drafting.auto.planner import StepTimes, plan
+from racer_local.drafting.auto.row_memory import RowMemory
+from racer_local.drafting.make import make_drafter
+from racer_local.measuring.cost import CostCurve, CostModel
+from racer_local.speculation.acceptance import verify
+from racer_local.speculation.drafter import Rows, StepOutcome
+from racer_local.speculation.tree import DraftTree, NodeId, Source, TokenId
 
 N_VOCAB = 12
 STEPS = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=40)

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from racer_local.config import DraftConfig, DraftMode
-from racer_local.drafting import Rows, StepOutcome, make_drafter
-from racer_local.tree import DraftTree
-from racer_local.verify import verify
+from racer_local.drafting.make import make_drafter
+from racer_local.speculation.acceptance import verify
+from racer_local.speculation.drafter import Rows, StepOutcome
+from racer_local.speculation.tree import DraftTree
 
 MODES = ["racer", "retrieval", "logits", "last-logit", "pld", "off"]
 N_VOCAB = 12

@@ -9,10 +9,10 @@ from fakes import ScriptedTarget, TreeDrafter, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from racer_local.books.book_set import Shelf
+from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
-from racer_local.drafting.phrase_build import SourceText, build_book
-from racer_local.drafting.phrase_shelf import Shelf
-from racer_local.engine import Engine
+from racer_local.decoding.engine import Engine
 
 OFF = DraftConfig(mode="off")
 

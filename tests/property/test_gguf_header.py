@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tiny_models import write_llama
 
 from racer_local.errors import ModelLoadError, UnsupportedModelError
-from racer_local.gguf_header import inspect_gguf, require_generative
+from racer_local.gguf.header import inspect_gguf
+from racer_local.gguf.kinds import require_generative
 
 INTERESTING = [0, 1, 2, 4, 8, 9, 31, 32, 255, 2**15, 2**31, 2**32 - 1, 2**53, 2**63, 2**64 - 1]
 

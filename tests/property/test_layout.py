@@ -6,8 +6,8 @@ from fakes import random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from racer_local.layout import RemoveIds, lay_out, plan_commit
-from racer_local.tree import DraftTree
+from racer_local.backend.layout import RemoveIds, lay_out, plan_commit
+from racer_local.speculation.tree import DraftTree
 
 N_PAST = 5
 

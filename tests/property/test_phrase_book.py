@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from racer_local.drafting.phrase_book import DEPTH, PhraseBook
-from racer_local.drafting.phrase_build import SourceText, build_book, sort_places
+from racer_local.books.phrase_book import DEPTH, PhraseBook
+from racer_local.books.phrase_build import SourceText, build_book, sort_places
 from racer_local.errors import ConfigError
 
 MIN_MATCH = 3

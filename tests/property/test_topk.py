@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from racer_local.topk import top_k
+from racer_local.speculation.topk import top_k
 
 
 @given(

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from racer_local.tree import ROOT, DraftTree, Source
+from racer_local.speculation.tree import ROOT, DraftTree, Source
 
 
 def random_additions(seed: int, n: int) -> list[tuple[int, int]]:

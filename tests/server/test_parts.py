@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from racer_local.concurrency.time_limit import TooSlowError, time_limit
 from racer_local.server.grammars import grammar_for
 from racer_local.server.jobs import Job, JobQueue, QueueFullError
 from racer_local.server.plain_json import check_plain_json
 from racer_local.server.schema import ChatRequest, CompletionRequest
 from racer_local.server.tool_text import AnswerReader, Bit
-from racer_local.time_limit import TooSlowError, time_limit
 
 WEATHER = '{"name": "weather", "arguments": {"city": "Bern \\"{\\" ", "days": [1, {"a": "}"}]}}'
 ARGUMENTS = json.loads(WEATHER)["arguments"]

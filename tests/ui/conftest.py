@@ -99,7 +99,7 @@ def broken_path(server: UiServer) -> Path:
 # Not longer: Playwright leaves an event loop running on this thread as long as it lives.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from racer_local.setup_browser import find_browser
+    from racer_local.setup.browser import find_browser
 
     playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright")
     path = find_browser()

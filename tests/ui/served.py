@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from racer_local.cli import main
-from racer_local.drafting.base import StepOutcome
-from racer_local.text_model import TextModel, TextStream
+from racer_local.decoding.text_model import TextModel, TextStream
+from racer_local.speculation.drafter import StepOutcome
 
 
 def record_into(path: str) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from racer_local.book_store import forget_memory, memory_path
+from racer_local.books.store import forget_memory, memory_path
+from racer_local.cli.ui_package import ui_module
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.errors import ConfigError
-from racer_local.fingerprint import tokenizer_fingerprint
-from racer_local.ui_package import ui_module
+from racer_local.gguf.fingerprint import tokenizer_fingerprint
 
 services = ui_module("service")
 

@@ -1,0 +1,1 @@
+"""Phrase books: text of the user, prepared to draft from."""

@@ -1,0 +1,164 @@
+"""Calls on one model, served one after the other in the order they came. Layer: pure."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from time import monotonic
+
+from racer_local.concurrency.closing import Closing
+from racer_local.errors import BusyError, ClosedError
+
+__all__ = ["Call", "CallQueue"]
+
+# Waiting without a limit cannot be interrupted on Windows.
+_POLL_S = 0.2
+
+# The calls that this flow of execution opened, to find out waiting for oneself.
+_opened: ContextVar[tuple[Call, ...]] = ContextVar("racer_local_opened_calls", default=())
+
+
+class Call(Closing):
+    """One call: waiting, then being served, then over.
+
+    Attributes:
+        is_cancelled: whether ``cancel`` was called.
+        on_cancel: what ``cancel`` calls while the call is being served.
+        thread: the thread that worked on it last.
+    """
+
+    def __init__(self, calls: CallQueue) -> None:
+        """Prepare; ``CallQueue.enter`` makes these."""
+        self._calls = calls
+        self._turn = threading.Event()
+        self._lock = threading.Lock()
+        self.is_cancelled = False
+        self.on_cancel: Callable[[], None] | None = None
+        self.thread = threading.get_ident()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it has its turn and is not over."""
+        return self._calls.active is self
+
+    def cancel(self) -> None:
+        """End it soon; from any thread."""
+        with self._lock:
+            self.is_cancelled = True
+            if self.on_cancel is not None:
+                self.on_cancel()
+
+    def watch(self, on_cancel: Callable[[], None] | None) -> None:
+        """Have ``on_cancel`` called by ``cancel``, also by one that came before."""
+        with self._lock:
+            self.on_cancel = on_cancel
+            if self.is_cancelled and on_cancel is not None:
+                on_cancel()
+
+    def close(self) -> None:
+        """Let the next call be served; a second call does nothing."""
+        self._calls._leave(self)
+
+
+class CallQueue:
+    """Hands a model to one call at a time, first come, first served."""
+
+    def __init__(self) -> None:
+        """Start with nobody waiting."""
+        self._lock = threading.Lock()
+        self._waiting: deque[Call] = deque()
+        self._active: Call | None = None
+        self._is_closed = False
+
+    @property
+    def active(self) -> Call | None:
+        """The call that is being served."""
+        return self._active
+
+    def __len__(self) -> int:
+        """Count the waiting calls."""
+        return len(self._waiting)
+
+    def enter(
+        self, timeout_s: float | None = None, on_begin: Callable[[Call], None] | None = None
+    ) -> Call:
+        """Wait for the own turn.
+
+        Args:
+            timeout_s: how long to wait at most; None waits as long as it takes.
+            on_begin: is given the call before it waits.
+
+        Raises:
+            BusyError: it took longer, or this very flow of execution has an unfinished stream
+                on the model, for which it would wait for ever.
+            ClosedError: the model was closed meanwhile.
+        """
+        call = Call(self)
+        if on_begin is not None:
+            on_begin(call)
+        with self._lock:
+            self._check_open()
+            active = self._active
+            is_mine = active in _opened.get()
+            if active is not None and is_mine and active.thread == call.thread:
+                raise BusyError(
+                    "this thread has an unfinished stream on the same model; read it to its end "
+                    "or close() it first"
+                )
+            if self._active is None:
+                self._active = call
+                call._turn.set()
+            else:
+                self._waiting.append(call)
+        self._wait(call, timeout_s)
+        _opened.set((*(c for c in _opened.get() if c.is_served), call))
+        return call
+
+    def _wait(self, call: Call, timeout_s: float | None) -> None:
+        ends = None if timeout_s is None else monotonic() + timeout_s
+        try:
+            while not call._turn.is_set():
+                left = _POLL_S if ends is None else ends - monotonic()
+                if call.is_cancelled:
+                    raise BusyError("the call was cancelled while it waited for its turn")
+                if left <= 0:
+                    raise BusyError(
+                        f"the model is busy: {timeout_s:g} s were not enough to get a turn, with "
+                        f"{len(self._waiting)} calls waiting"
+                    )
+                call._turn.wait(min(left, _POLL_S))
+            self._check_open()
+        except BaseException:
+            self._leave(call)
+            raise
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the model was closed; open it again to use it")
+
+    def _leave(self, call: Call) -> None:
+        with self._lock:
+            if call is not self._active:
+                if call in self._waiting:
+                    self._waiting.remove(call)
+                return
+            self._active = self._waiting.popleft() if self._waiting else None
+            if self._active is not None:
+                self._active._turn.set()
+
+    def cancel(self) -> bool:
+        """End the call that is being served soon; False where there is none."""
+        call = self._active
+        if call is None:
+            return False
+        call.cancel()
+        return True
+
+    def close(self) -> None:
+        """Refuse all calls from now on; those that wait get ``ClosedError``."""
+        with self._lock:
+            self._is_closed = True
+            for call in self._waiting:
+                call._turn.set()

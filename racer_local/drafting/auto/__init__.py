@@ -1,0 +1,1 @@
+"""Drafts what pays: estimates, planner and guard. Pure, but for the store of rows."""

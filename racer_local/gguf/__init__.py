@@ -1,0 +1,1 @@
+"""Model files, read in Python before native code sees them."""

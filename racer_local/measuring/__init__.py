@@ -1,0 +1,1 @@
+"""What decode steps cost here, and which are computed exactly."""

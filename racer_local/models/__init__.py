@@ -1,0 +1,1 @@
+"""Which models there are: here, in the stores of other programs, on the hub."""

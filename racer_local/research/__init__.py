@@ -1,0 +1,1 @@
+"""Tools that fit weights and measure methods. Not part of the installed package."""

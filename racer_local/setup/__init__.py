@@ -1,0 +1,1 @@
+"""Makes the environment. Runs before anything is installed: standard library only."""

@@ -1,0 +1,1 @@
+"""Files that several processes share. Standard library and NumPy."""

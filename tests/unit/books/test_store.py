@@ -1,0 +1,111 @@
+"""Where books are kept, and the memory of conversations: opt-in, bounded, private, removable."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from racer_local.books.phrase_book import PhraseBook
+from racer_local.books.phrase_build import SourceText, build_book
+from racer_local.books.store import (
+    book_path,
+    forget_memory,
+    load_memory,
+    load_shelf,
+    memory_path,
+    remember,
+    save_book,
+)
+from racer_local.errors import ConfigError
+
+
+def book(mark: str = "tok") -> PhraseBook:
+    return build_book([SourceText("f", 9, 1, np.array([1, 2, 3, 4], np.int32))], mark, 100)
+
+
+def test_a_name_is_a_file_in_the_data_folder_and_a_path_is_itself(isolated_home: Path) -> None:
+    path = book_path("my-project")
+    assert path.is_relative_to(isolated_home)
+    assert path.name == "my-project.npz"
+    assert book_path("sub/x.npz") == Path("sub/x.npz")
+    for name in ("", "..", "a/b", "a b", ".hidden", "x" * 65, "a\0b"):
+        with pytest.raises(ConfigError, match="no name for a phrase book"):
+            book_path(name)
+
+
+def test_books_are_loaded_once_each_and_only_for_their_tokenizer(tmp_path: Path) -> None:
+    save_book(book(), book_path("one"))
+    save_book(book(), tmp_path / "new" / "two.npz")
+    shelf = load_shelf(["one", "one", str(tmp_path / "new" / "two.npz")], "tok")
+    assert len(shelf.books) == 2
+    assert shelf.size_bytes() > 0
+    assert load_shelf([], "tok").books == ()
+    with pytest.raises(ConfigError, match="tokenizer of another model"):
+        load_shelf(["one"], "other")
+    with pytest.raises(ConfigError, match="racer-local index PATH -o NAME"):
+        load_shelf(["none"], "tok")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match="cannot make the folder"):
+        save_book(book(), tmp_path / "file" / "x.npz")
+
+
+def test_conversations_are_remembered_until_forgotten() -> None:
+    assert load_memory("tok") is None
+    remember([1, 2, 3, 4], "tok", 100)
+    path = remember([5, 1, 2, 3, 9], "tok", 100)
+    memory = load_memory("tok")
+    assert memory is not None
+    assert {match.token for match in memory.find([1, 2, 3])} == {4, 9}
+    assert all(file.name.startswith("conversation of 20") for file in memory.files)
+    assert load_memory("other") is None
+    assert load_shelf([], "tok").books == ()
+    assert len(load_shelf([], "tok", with_memory=True).books) == 1
+    if os.name == "posix":
+        assert path.stat().st_mode & 0o777 == 0o600
+    save_book(book(), book_path("kept"))
+    assert forget_memory() == [path]
+    assert list(path.parent.iterdir()) == []
+    assert load_memory("tok") is None
+    assert forget_memory() == []
+    assert book_path("kept").exists()
+
+
+def test_the_memory_is_bounded_and_keeps_the_latest() -> None:
+    chance = np.random.default_rng(0)
+    for _ in range(8):
+        latest = chance.integers(0, 50_000, 60_000).tolist()
+        path = remember(latest, "tok", 50_000)
+    memory = load_memory("tok")
+    assert memory is not None
+    assert path.stat().st_size < 2 * 2**20
+    assert 2 <= len(memory.files) < 8
+    assert memory.find(latest[:16])[0].length == 16
+    remember(list(range(300_000)), "tok", 300_000)
+    memory = load_memory("tok")
+    assert memory is not None
+    assert memory.find(range(299_000, 299_016))[0].token == 299_016
+
+
+def test_a_damaged_memory_is_left_aside_and_written_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = memory_path("tok")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"damaged")
+    with caplog.at_level(logging.WARNING):
+        assert load_memory("tok") is None
+    assert "chat memory is not used" in caplog.text
+    remember([1, 2, 3, 4], "tok", 100)
+    assert load_memory("tok") is not None
+
+
+def test_a_memory_that_cannot_be_written_is_told(isolated_home: Path) -> None:
+    folder = memory_path("tok").parent
+    folder.parent.mkdir(parents=True)
+    folder.write_bytes(b"")
+    with pytest.raises(ConfigError, match="cannot write the chat memory"):
+        remember([1, 2, 3, 4], "tok", 100)
