@@ -27,16 +27,19 @@ class Call(Closing):
         is_cancelled: whether ``cancel`` was called.
         on_cancel: what ``cancel`` calls while the call is being served.
         thread: the thread that worked on it last.
+        waited_s: seconds from its beginning to its turn; None before that.
     """
 
-    def __init__(self, calls: CallQueue) -> None:
-        """Prepare; ``CallQueue.enter`` makes these."""
+    def __init__(self, calls: CallQueue, on_turn: Callable[[Call], None]) -> None:
+        """Prepare; ``CallQueue.submit`` and ``enter`` make these."""
         self._calls = calls
-        self._turn = threading.Event()
-        self._lock = threading.Lock()
+        self._on_turn: Callable[[Call], None] | None = on_turn
+        self._lock = threading.RLock()
+        self._made = monotonic()
         self.is_cancelled = False
         self.on_cancel: Callable[[], None] | None = None
         self.thread = threading.get_ident()
+        self.waited_s: float | None = None
 
     @property
     def is_served(self) -> bool:
@@ -44,11 +47,12 @@ class Call(Closing):
         return self._calls.active is self
 
     def cancel(self) -> None:
-        """End it soon; from any thread."""
+        """End it soon, or let it leave the queue at once if it waits; from any thread."""
         with self._lock:
             self.is_cancelled = True
             if self.on_cancel is not None:
                 self.on_cancel()
+        self._calls._drop(self)
 
     def watch(self, on_cancel: Callable[[], None] | None) -> None:
         """Have ``on_cancel`` called by ``cancel``, also by one that came before."""
@@ -60,6 +64,13 @@ class Call(Closing):
     def close(self) -> None:
         """Let the next call be served; a second call does nothing."""
         self._calls._leave(self)
+
+    def _tell(self) -> None:
+        """Tell, once, that the turn has come or never will."""
+        self.waited_s = monotonic() - self._made
+        on_turn, self._on_turn = self._on_turn, None
+        if on_turn is not None:
+            on_turn(self)
 
 
 class CallQueue:
@@ -77,9 +88,46 @@ class CallQueue:
         """The call that is being served."""
         return self._active
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more calls are taken."""
+        return self._is_closed
+
     def __len__(self) -> int:
         """Count the waiting calls."""
         return len(self._waiting)
+
+    def n_ahead(self, call: Call) -> int:
+        """Count those that are served before a call; 0 also where it is not waiting."""
+        with self._lock:
+            return self._waiting.index(call) + 1 if call in self._waiting else 0
+
+    def submit(self, on_turn: Callable[[Call], None]) -> Call:
+        """Join the queue without waiting.
+
+        Args:
+            on_turn: called once, on whatever thread it happens: when the turn has come
+                (``is_served``), or never will, because the call was cancelled or the queue was
+                closed. It must not take long, and not raise.
+
+        Raises:
+            ClosedError: the model was closed.
+        """
+        call = Call(self, on_turn)
+        self._join(call)
+        return call
+
+    def _join(self, call: Call) -> None:
+        with self._lock:
+            self._check_open()
+            is_first = self._active is None
+            is_waiting = not is_first and not call.is_cancelled
+            if is_first:
+                self._active = call
+            elif is_waiting:
+                self._waiting.append(call)
+        if not is_waiting:
+            call._tell()
 
     def enter(
         self, timeout_s: float | None = None, on_begin: Callable[[Call], None] | None = None
@@ -95,41 +143,35 @@ class CallQueue:
                 on the model, for which it would wait for ever.
             ClosedError: the model was closed meanwhile.
         """
-        call = Call(self)
+        turn = threading.Event()
+        call = Call(self, lambda _: turn.set())
         if on_begin is not None:
             on_begin(call)
-        with self._lock:
-            self._check_open()
-            active = self._active
-            is_mine = active in _opened.get()
-            if active is not None and is_mine and active.thread == call.thread:
-                raise BusyError(
-                    "this thread has an unfinished stream on the same model; read it to its end "
-                    "or close() it first"
-                )
-            if self._active is None:
-                self._active = call
-                call._turn.set()
-            else:
-                self._waiting.append(call)
-        self._wait(call, timeout_s)
+        active = self._active
+        if active is not None and active in _opened.get() and active.thread == call.thread:
+            raise BusyError(
+                "this thread has an unfinished stream on the same model; read it to its end or "
+                "close() it first"
+            )
+        self._join(call)
+        self._wait(call, turn, timeout_s)
         _opened.set((*(c for c in _opened.get() if c.is_served), call))
         return call
 
-    def _wait(self, call: Call, timeout_s: float | None) -> None:
+    def _wait(self, call: Call, turn: threading.Event, timeout_s: float | None) -> None:
         ends = None if timeout_s is None else monotonic() + timeout_s
         try:
-            while not call._turn.is_set():
+            while not turn.is_set():
                 left = _POLL_S if ends is None else ends - monotonic()
-                if call.is_cancelled:
-                    raise BusyError("the call was cancelled while it waited for its turn")
                 if left <= 0:
                     raise BusyError(
                         f"the model is busy: {timeout_s:g} s were not enough to get a turn, with "
                         f"{len(self._waiting)} calls waiting"
                     )
-                call._turn.wait(min(left, _POLL_S))
+                turn.wait(min(left, _POLL_S))
             self._check_open()
+            if not call.is_served:
+                raise BusyError("the call was cancelled while it waited for its turn")
         except BaseException:
             self._leave(call)
             raise
@@ -138,15 +180,24 @@ class CallQueue:
         if self._is_closed:
             raise ClosedError("the model was closed; open it again to use it")
 
+    def _drop(self, call: Call) -> None:
+        """Take a call that waits out of the queue."""
+        with self._lock:
+            is_waiting = call in self._waiting
+            if is_waiting:
+                self._waiting.remove(call)
+        if is_waiting:
+            call._tell()
+
     def _leave(self, call: Call) -> None:
         with self._lock:
             if call is not self._active:
                 if call in self._waiting:
                     self._waiting.remove(call)
                 return
-            self._active = self._waiting.popleft() if self._waiting else None
-            if self._active is not None:
-                self._active._turn.set()
+            following = self._active = self._waiting.popleft() if self._waiting else None
+        if following is not None:
+            following._tell()
 
     def cancel(self) -> bool:
         """End the call that is being served soon; False where there is none."""
@@ -157,8 +208,10 @@ class CallQueue:
         return True
 
     def close(self) -> None:
-        """Refuse all calls from now on; those that wait get ``ClosedError``."""
+        """Refuse all calls from now on; those that wait are told."""
         with self._lock:
             self._is_closed = True
-            for call in self._waiting:
-                call._turn.set()
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for call in waiting:
+            call._tell()

@@ -1,10 +1,11 @@
-"""The one thread of a process on which models compute for embedding applications.
+"""The one thread of a process on which models compute.
 
 OpenMP keeps a team of threads for every thread that ever computed, and lets them sleep at every
 barrier where they outnumber the cores: measured on two cores, a second computing thread makes
-decoding three times slower. An application calls from any thread, so all of its calls meet
-here, one piece of work (a decode step, a chunk of a prompt) at a time. Two models take turns.
-Layer: pure (standard library only).
+decoding three times slower. Programs call from any thread, so all of their calls meet here, one
+piece of work (a decode step, a chunk of a prompt) at a time. Two models take turns. The caller
+only waits, so that Ctrl-C works in the middle of a long native call. Layer: pure (standard library
+only).
 """
 
 from __future__ import annotations
@@ -17,16 +18,38 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Generic, Protocol, TypeVar
 
-from racer_local.concurrency.worker import wait_for
 from racer_local.errors import ClosedError
 
-__all__ = ["ComputeThread", "compute_thread"]
+__all__ = ["CallerThread", "ComputeThread", "Computer", "compute_thread", "wait_for"]
 
 _T = TypeVar("_T")
 
 _EXIT_WAIT_S = 30.0
+# Waiting without a limit cannot be interrupted on Windows.
+_POLL_S = 0.2
+
+
+class Computer(Protocol):
+    """Where a model computes."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the thread that asks is the one that computes."""
+
+    def run(self, function: Callable[[], _T], on_interrupt: Callable[[], None] | None = None) -> _T:
+        """Return what ``function`` returns there, or raise what it raises."""
+
+    def begin(self, function: Callable[[], _T]) -> Future[_T]:
+        """Have ``function`` called there."""
+
+    def result(self, future: Future[_T], on_interrupt: Callable[[], None] | None = None) -> _T:
+        """Return or raise what came of a call that was begun."""
+
+    def stop_at_exit(self, owner: object) -> None:
+        """Call ``owner.cancel()`` when the interpreter exits in the middle of its work."""
 
 
 class _Job(Generic[_T]):
@@ -126,6 +149,43 @@ class ComputeThread:
                 owner.cancel()  # type: ignore[attr-defined]  # see stop_at_exit
         self._jobs.put(None)
         self._thread.join(_EXIT_WAIT_S)
+
+
+class CallerThread:
+    """In place of the compute thread where one and the same thread opens a model and uses it.
+
+    For programs that do nothing else meanwhile, such as benchmarks.
+    """
+
+    is_current = True
+
+    def run(self, function: Callable[[], _T], on_interrupt: Callable[[], None] | None = None) -> _T:
+        """Return what ``function`` returns."""
+        return function()
+
+    def begin(self, function: Callable[[], _T]) -> Future[_T]:
+        """Call ``function`` at once."""
+        job = _Job(function)
+        job()
+        return job.future
+
+    def result(self, future: Future[_T], on_interrupt: Callable[[], None] | None = None) -> _T:
+        """Return or raise what came of a call."""
+        return future.result()
+
+    def stop_at_exit(self, owner: object) -> None:
+        """Do nothing: when this thread ends, nothing computes."""
+
+
+def wait_for(future: Future[_T]) -> _T:
+    """Return the result of a call on another thread, or raise what it raised; Ctrl-C gets in."""
+    while True:
+        try:
+            return future.result(timeout=_POLL_S)
+        except FutureTimeoutError:
+            # Done: it failed with such an error itself, or ended just after the wait did.
+            if future.done():
+                return future.result()
 
 
 _lock = threading.Lock()
