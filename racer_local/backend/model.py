@@ -217,6 +217,24 @@ class LlamaModel:
         """Return a token as templates write it, control tokens included."""
         return "" if token is None else self.piece(token, special=True).decode("utf-8", "replace")
 
+    def fill_in_tokens(self) -> tuple[TokenId, TokenId, TokenId]:
+        """Return the tokens before, after and at a gap in the text that is to be filled in.
+
+        Raises:
+            ConfigError: the model was not trained for that.
+        """
+        self._require_open()
+        tokens = (
+            llama_cpp.llama_vocab_fim_pre(self._vocab),
+            llama_cpp.llama_vocab_fim_suf(self._vocab),
+            llama_cpp.llama_vocab_fim_mid(self._vocab),
+        )
+        if _NO_TOKEN in tokens:
+            raise ConfigError(
+                "this model has no tokens for filling in the middle of a text; leave suffix out"
+            )
+        return tokens
+
     def is_end(self, token: TokenId) -> bool:
         """Whether the model's vocabulary marks this token as the end of a generation."""
         return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))

@@ -11,8 +11,10 @@ from time import monotonic
 from racer_local.concurrency.closing import Closing
 from racer_local.errors import BusyError, ClosedError
 
-__all__ = ["Call", "CallQueue"]
+__all__ = ["NO_THREAD", "Call", "CallQueue"]
 
+# The thread of a call that nobody works on any more.
+NO_THREAD = 0
 # Waiting without a limit cannot be interrupted on Windows.
 _POLL_S = 0.2
 

@@ -16,27 +16,22 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.backend.adopted import AdoptedTarget
 from racer_local.backend.chain import ChainConfig, ChainSampler
 from racer_local.backend.chat import Message, render_chat
 from racer_local.backend.model import LlamaModel
-from racer_local.backend.native import runtime_version
-from racer_local.backend.target import LlamaTarget
 from racer_local.books.book_set import Shelf, drafted_from
 from racer_local.books.store import load_shelf, memory_path, remember, unused_notices
 from racer_local.concurrency.aio import CallHandle
 from racer_local.concurrency.call_queue import Call, CallQueue
 from racer_local.concurrency.closing import Closing
 from racer_local.concurrency.compute_thread import Computer, compute_thread
+from racer_local.concurrency.stepwise import submit_steps
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.decoding.answer import Answer, Criterion, PieceOf
-from racer_local.decoding.engine import Engine
+from racer_local.decoding.opening import OpenModel, adopt_model, open_model
 from racer_local.decoding.token_stream import TokenStream
-from racer_local.drafting.auto.row_memory_store import load_row_memory
 from racer_local.errors import ClosedError, ConfigError
 from racer_local.gguf.fingerprint import tokenizer_fingerprint
-from racer_local.measuring.cost_store import CostStore
-from racer_local.measuring.exactness import find_exact_rows
 from racer_local.speculation.drafter import StepOutcome
 from racer_local.speculation.stats import Stats
 from racer_local.speculation.tree import Source, TokenId
@@ -57,10 +52,6 @@ class Session(Closing):
         calls: who is served, and who waits.
         compute: where everything is computed.
     """
-
-    model: LlamaModel
-    target: LlamaTarget
-    engine: Engine
 
     def __init__(
         self,
@@ -99,39 +90,38 @@ class Session(Closing):
             if on_progress is not None:
                 on_progress(share)
 
-        def load() -> tuple[LlamaModel, LlamaTarget]:
-            model = LlamaModel(config, report)
-            try:
-                return model, LlamaTarget(model, config)
-            except BaseException:
-                model.close()
-                raise
-
-        self._start(load, config, draft, shelf, compute, is_stopping.set)
+        self._start(
+            draft, shelf, compute, lambda d: open_model(config, d, shelf, report), is_stopping.set
+        )
 
     @classmethod
     def adopt(
-        cls, model: LlamaModel, ctx: object, config: ModelConfig, draft: DraftConfig, books: Shelf
+        cls,
+        model: LlamaModel,
+        ctx: object,
+        config: ModelConfig,
+        draft: DraftConfig,
+        books: Shelf,
+        *,
+        keeps_all_rows: bool,
     ) -> Session:
-        """Use a model and a context that somebody else opened, and frees after ``close``.
-
-        Raises:
-            ConfigError: a book is of another tokenizer.
-            DecodeError: the context cannot decode.
-        """
+        """Use what somebody else opened, and frees after ``close``; see ``adopt_model``."""
         self = cls.__new__(cls)
         self._start(
-            lambda: (model, AdoptedTarget(model, config, ctx)), config, draft, books, None, None
+            draft,
+            books,
+            None,
+            lambda d: adopt_model(model, ctx, config, d, books, keeps_all_rows=keeps_all_rows),
+            None,
         )
         return self
 
     def _start(
         self,
-        load: Callable[[], tuple[LlamaModel, LlamaTarget]],
-        config: ModelConfig,
         draft: DraftConfig | None,
         books: Shelf,
         compute: Computer | None,
+        opener: Callable[[DraftConfig], OpenModel],
         on_interrupt: Callable[[], None] | None,
     ) -> None:
         self.calls = CallQueue()
@@ -139,36 +129,10 @@ class Session(Closing):
         self.compute = compute_thread() if compute is None else compute
         draft = draft or DraftConfig()
         self._notices = unused_notices(books, draft.mode)
-        self.compute.run(lambda: self._open(load, config, draft), on_interrupt)
+        self._opened = self.compute.run(lambda: opener(draft), on_interrupt)
+        self.model, self.target = self._opened.model, self._opened.target
+        self.engine = self._opened.engine
         self.compute.stop_at_exit(self.calls)
-
-    def _open(
-        self,
-        load: Callable[[], tuple[LlamaModel, LlamaTarget]],
-        config: ModelConfig,
-        draft: DraftConfig,
-    ) -> None:
-        self.model, self.target = load()
-        try:
-            for book in self.books.books:
-                if book.n_vocab != self.model.n_vocab:
-                    raise ConfigError("a phrase book has another vocabulary than the model")
-            self._costs = CostStore(
-                config, self.target.kv_type, self.target.n_threads, runtime_version()
-            )
-            exact_rows = find_exact_rows(self.target, self._costs)
-            self.engine = Engine(
-                self.target,
-                draft,
-                cost=self._costs.load(),
-                row_memory=load_row_memory(config.path) if self.target.max_nodes else None,
-                exact_rows=exact_rows,
-                books=self.books,
-            )
-        except BaseException:
-            self.target.close()
-            self.model.close()
-            raise
 
     @property
     def notices(self) -> list[str]:
@@ -349,35 +313,7 @@ class Session(Closing):
         Raises:
             ClosedError: the model was closed.
         """
-
-        def begin(call: Call) -> None:
-            if not call.is_served:
-                on_end(None)
-                return
-            steps = work(call)
-
-            def go_on() -> None:
-                error: BaseException | None = None
-                try:
-                    next(steps)
-                    self.compute.begin(go_on)
-                except StopIteration:
-                    pass
-                except BaseException as caught:  # noqa: BLE001 - handed on
-                    error = caught
-                else:
-                    return
-                call.watch(None)
-                call.close()
-                on_end(error)
-
-            try:
-                self.compute.begin(go_on)
-            except ClosedError as error:
-                call.close()
-                on_end(error)
-
-        return self.calls.submit(begin)
+        return submit_steps(self.calls, self.compute, work, on_end)
 
     def use(self, draft: DraftConfig) -> None:
         """Draft differently from the next answer on; what was learned is dropped.
@@ -434,8 +370,4 @@ class Session(Closing):
 
     def leave(self) -> None:
         """Like ``close`` where nothing can be running: no waiting, any thread."""
-        if not self.target.is_closed:
-            if self.engine.cost is not None:
-                self._costs.save(self.engine.cost)
-            self.target.close()
-            self.model.close()
+        self._opened.close()

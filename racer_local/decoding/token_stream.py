@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Protocol
 
-from racer_local.concurrency.call_queue import Call
+from racer_local.concurrency.call_queue import NO_THREAD, Call
 from racer_local.concurrency.closing import Closing
 from racer_local.concurrency.compute_thread import Computer
 from racer_local.decoding.engine import FinishReason, Generation, TokenEvent
@@ -159,6 +159,8 @@ class TokenStream(Closing, Iterator[TokenEvent]):
         if self._is_closed or call is None:
             return
         call.watch(None)
+        # The turn is over soon, and may be waited for even here.
+        call.thread = NO_THREAD
 
         def end() -> None:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from racer_local.concurrency.aio import CallHandle
 from racer_local.concurrency.call_queue import Call
-from racer_local.drop_in.core import Core
+from racer_local.decoding.session import Session
 from racer_local.drop_in.opening import OpeningLlama
 from racer_local.errors import BusyError, ConfigError
 
@@ -25,10 +25,10 @@ class CallingLlama(OpeningLlama):
     wait_timeout_s: float | None = None
     _local: threading.local
 
-    def _require_core(self) -> Core:
-        if self._core is None:
+    def _require_session(self) -> Session:
+        if self._session is None:
             raise ConfigError("this model was opened with embedding or vocab_only; it cannot write")
-        return self._core
+        return self._session
 
     @contextlib.contextmanager
     def _call(
@@ -39,14 +39,15 @@ class CallingLlama(OpeningLlama):
         if mine is not None:
             yield mine
             return
-        core = self._require_core()
-        if core.compute.is_current:
+        session = self._require_session()
+        if session.compute.is_current:
             raise BusyError("a callback of a running call cannot call a model")
         timeout = self.wait_timeout_s if timeout_s is None else timeout_s
         if handle is None:
             handle = getattr(self._local, "handle", None)
         on_begin = None if handle is None else handle.attach
-        with core.calls.enter(timeout, on_begin) as call:
+        with session.calls.enter(timeout, on_begin) as call:
+            session.require_open()
             yield call
 
     @contextlib.contextmanager
@@ -68,12 +69,12 @@ class CallingLlama(OpeningLlama):
         Returns:
             False if nothing was running.
         """
-        return self._core is not None and self._core.calls.cancel()
+        return self._session is not None and self._session.cancel()
 
     def close(self) -> None:
         """Free context and model; a running call ends first. A second call does nothing."""
-        if self._core is not None:
-            self._core.close()
+        if self._session is not None:
+            self._session.close()
         self._free()
 
     def _free(self) -> None:
@@ -85,7 +86,7 @@ class CallingLlama(OpeningLlama):
     def __del__(self) -> None:
         """Free what was not closed; nothing can be running on it any more."""
         with contextlib.suppress(Exception):
-            core = self.__dict__.get("_core")
-            if core is not None:
-                core.leave()
+            session = self.__dict__.get("_session")
+            if session is not None:
+                session.leave()
             self._free()

@@ -1,12 +1,17 @@
-"""Conversations: what upstream's chat handlers make of them, and what to do with long ones."""
+"""Conversations: what upstream's chat handlers make of them, and what to do with long ones.
+
+Upstream's class is bound here once: programs put ``RacerLlama`` in its place
+(``llama_cpp.Llama = RacerLlama``), and a later look-up would find ourselves.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import llama_cpp
+from llama_cpp import Llama as UpstreamLlama
 from llama_cpp.llama_grammar import JSON_GBNF
 
 from racer_local.backend.chat import TEMPLATE_ERRORS
@@ -14,8 +19,9 @@ from racer_local.errors import ContextFullError
 
 __all__ = [
     "TEMPLATE_ERRORS",
+    "Completing",
     "Message",
-    "Shortened",
+    "UpstreamLlama",
     "chat_request",
     "drop_oldest_turns",
     "json_grammar",
@@ -26,43 +32,17 @@ __all__ = [
 Message: TypeAlias = Mapping[str, Any]
 
 
-class _Captured(Exception):  # noqa: N818 - a jump, no error
-    """Carries what a chat handler wanted to have completed."""
-
-    def __init__(self, request: dict[str, Any]) -> None:
-        super().__init__()
-        self.request = request
-
-
-class _Capture:
+class Completing:
     """Stands in for a model before a chat handler; everything but completing is the model's."""
 
-    def __init__(self, llama: object) -> None:
+    def __init__(self, llama: object, complete: Callable[..., Any]) -> None:
+        """Have ``complete`` called with what the handler wants to have completed."""
         self._llama = llama
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._llama, name)
-
-    def create_completion(self, **request: Any) -> None:
-        raise _Captured(request)
-
-
-class Shortened:
-    """Stands in for a model before a chat handler, to say that messages were left out."""
-
-    def __init__(self, llama: Any, n_dropped: int) -> None:
-        """Complete with ``llama``, whose statistics are to tell ``n_dropped``."""
-        self._llama = llama
-        self._n_dropped = n_dropped
+        self.create_completion = complete
 
     def __getattr__(self, name: str) -> Any:
-        """Everything but completing is the model's."""
+        """Return what the model has."""
         return getattr(self._llama, name)
-
-    def create_completion(self, **request: Any) -> Any:
-        """Complete, and have it noted."""
-        answers = self._llama._create_completion(**request, n_dropped=self._n_dropped)
-        return answers if request.get("stream") else next(answers)
 
 
 def with_schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -109,11 +89,20 @@ def chat_request(
         messages: the conversation.
         options: those of ``create_chat_completion``.
     """
-    try:
-        llama_cpp.Llama.create_chat_completion(_Capture(llama), messages=list(messages), **options)
-    except _Captured as captured:
-        return captured.request
-    raise TypeError("this chat handler does not complete a prompt, so it cannot be used here")
+    asked: dict[str, Any] = {}
+
+    def note(**request: Any) -> Iterator[Any]:
+        asked.update(request)
+        return iter(())
+
+    # A stream is made into chat chunks only when it is read, which this one is not.
+    UpstreamLlama.create_chat_completion(
+        Completing(llama, note), messages=list(messages), **{**options, "stream": True}
+    )
+    if not asked:
+        raise TypeError("this chat handler does not complete a prompt, so it cannot be used here")
+    del asked["stream"]
+    return asked
 
 
 def drop_oldest_turns(

@@ -1,9 +1,10 @@
-"""Completions: upstream prepares the prompt, the engine writes the answer."""
+"""Completions: upstream's arguments and answers around a session's stream."""
 
 from __future__ import annotations
 
-import re
+import random
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -12,10 +13,9 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer
 from racer_local.backend.chain import ChainConfig
 from racer_local.concurrency.call_queue import Call
 from racer_local.config import GenerationConfig
-from racer_local.drop_in.answer import Answer, Criterion
+from racer_local.decoding.answer import Answer, Criterion
 from racer_local.drop_in.chat import needed_criteria
 from racer_local.drop_in.completion import Completion
-from racer_local.drop_in.core import Core, Observers
 from racer_local.drop_in.low_level import LowLevelLlama
 from racer_local.drop_in.responses import Json
 from racer_local.errors import ContextFullError
@@ -23,16 +23,6 @@ from racer_local.speculation.stats import Stats
 from racer_local.speculation.tree import TokenId
 
 __all__ = ["CompletingLlama", "note_dropped"]
-
-_TOO_LONG = re.compile(r"Requested tokens \((\d+)\) exceed context window of (\d+)")
-
-
-class _Prepared(Exception):  # noqa: N818 - a jump, no error
-    """Carries the prompt that upstream's code would generate from."""
-
-    def __init__(self, tokens: Sequence[TokenId]) -> None:
-        super().__init__()
-        self.tokens = [int(token) for token in tokens]
 
 
 def note_dropped(stats: Stats, n_dropped: int) -> None:
@@ -46,14 +36,11 @@ class CompletingLlama(LowLevelLlama):
 
     on_prefill: Callable[[int, int], None] | None = None
     last_stats: Stats | None = None
-    _preparing: int | None = None
 
     def generate(self, tokens: Sequence[TokenId], *args: Any, **options: Any) -> Any:
         """Yield the tokens that follow ``tokens``; see ``llama_cpp.Llama.generate``."""
-        if self._core is None:
+        if self._session is None:
             return super().generate(tokens, *args, **options)
-        if self._preparing == threading.get_ident():
-            raise _Prepared(tokens)
         names = ("top_k", "top_p", "min_p", "typical_p", "temp", "repeat_penalty", "reset")
         return self._generate(tokens, **dict(zip(names, args, strict=False)), **options)
 
@@ -65,34 +52,36 @@ class CompletingLlama(LowLevelLlama):
         stopping_criteria: Any = None,
         **options: Any,
     ) -> Generator[TokenId, Sequence[TokenId] | None, None]:
-        core = self._require_core()
-        chain = self._chain(options, keep_rows=stopping_criteria is not None)
+        session = self._require_session()
+        criteria = () if stopping_criteria is None else (stopping_criteria,)
+        chain = self._chain(options, keep_rows=bool(criteria))
         with self._call() as call:
             prompt = [int(token) for token in tokens]
             if not reset:
-                prompt = core.target.tokens + prompt
+                prompt = session.target.tokens + prompt
             while True:
                 given = None
-                room = core.target.n_ctx - len(prompt)
+                room = session.target.n_ctx - len(prompt)
                 limits = GenerationConfig(max_tokens=max(1, room), ignore_eos=True)
-                with core.stream(
-                    call, prompt, chain, limits, Observers(on_prefill=self.on_prefill)
-                ) as stream:
-                    self.last_stats = stream.stats
-                    sampler = stream.sampler
-                    for event in stream:
-                        prompt.append(event.token)
-                        if stopping_criteria is not None and stopping_criteria(
-                            sampler.history_until(len(prompt) - 1), sampler.rows.popleft()
-                        ):
+                with session.stream(
+                    prompt,
+                    chain,
+                    limits,
+                    on_prefill=self.on_prefill,
+                    criteria=criteria,
+                    ahead=False,
+                    call=call,
+                ) as answer:
+                    self.last_stats = answer.stats
+                    for event in answer:
+                        if event.token is None:
                             return
                         call.thread = threading.get_ident()
                         given = yield event.token
                         if given is not None:
                             break
-                if given is None:
-                    return
-                prompt.extend(int(token) for token in given)
+                prompt.extend(answer.tokens)
+                prompt.extend(int(token) for token in given or ())
 
     def _create_completion(
         self,
@@ -109,13 +98,10 @@ class CompletingLlama(LowLevelLlama):
         n_dropped: int = 0,
         **options: Any,
     ) -> Iterator[Json]:
-        core = self._require_core()
         with self._call() as call:
-            with self._inside(call):
-                tokens = self._prepare(prompt, suffix, seed)
             completion = Completion(
                 prompt=prompt,
-                tokens=tokens,
+                tokens=self._prepare(call, prompt, suffix, seed),
                 piece=self._piece,
                 bos=self.token_bos(),
                 model=self.model_path if model is None else model,
@@ -124,7 +110,7 @@ class CompletingLlama(LowLevelLlama):
             )
             criteria = needed_criteria(self, stopping_criteria)
             chain = self._chain(options, logprobs=logprobs, keep_rows=bool(criteria))
-            with self._answer(core, call, completion, chain, max_tokens, stop, criteria) as answer:
+            with self._answer(call, completion, chain, max_tokens, stop, criteria) as answer:
                 note_dropped(answer.stats, n_dropped)
                 if not stream:
                     whole = completion.whole(answer)
@@ -132,32 +118,74 @@ class CompletingLlama(LowLevelLlama):
                     for chunk in completion.chunks(answer):
                         yield chunk
                         call.thread = threading.get_ident()
-            with self._inside(call):
-                self._keep(answer, tokens)
+            self._keep(call, answer)
         if not stream:
             yield whole
 
     def _prepare(
-        self, prompt: str | list[TokenId], suffix: str | None, seed: int | None
+        self, call: Call, prompt: str | list[TokenId], suffix: str | None, seed: int | None
     ) -> list[TokenId]:
-        """Have upstream tokenize the prompt, look into its cache, and set the seed."""
-        self._preparing = threading.get_ident()
+        """Tokenize a prompt, look into the user's cache of states, and set the seed.
+
+        Raises:
+            ConfigError: there is a suffix, and the model has no tokens to fill in the middle.
+            ContextFullError: the prompt leaves no room for an answer.
+        """
+        tokens = self._prompt_tokens(prompt, suffix or "")
+        if tokens[:2] == [self.token_bos()] * 2:
+            warnings.warn(
+                "the prompt begins with the begin-of-sequence token, which is put before it anyway",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        n_ctx = self._require_session().target.n_ctx
+        if len(tokens) >= n_ctx:
+            raise ContextFullError(len(tokens), n_ctx)
+        if self.cache:
+            with self._inside(call):
+                self._look_up(tokens)
+        # As upstream: without a seed the model's own gives one, and moves on.
+        self.set_seed(random.Random(self._seed).randint(0, 2**32) if seed is None else seed)
+        return tokens
+
+    def _prompt_tokens(self, prompt: str | list[TokenId], suffix: str) -> list[TokenId]:
+        native = self._model
+        if isinstance(prompt, str):
+            # Control tokens are read as such, but not where text is to be filled in.
+            text = prompt.encode("utf-8")
+            tokens = self.tokenize(text, add_bos=False, special=not suffix) if prompt else []
+        else:
+            tokens = [int(token) for token in prompt]
+            if not suffix:
+                return tokens
+        if suffix:
+            before, after, middle = self._require_session().model.fill_in_tokens()
+            # What a tokenizer puts before a text is not wanted in the middle of one.
+            sign = self.tokenize("☺".encode(), add_bos=False, special=False)
+            end = self.tokenize(f"☺{suffix}".encode(), add_bos=False, special=False)[len(sign) :]
+            parts = [[after, *end], [before, *tokens]]
+            first, second = parts if self.spm_infill else reversed(parts)
+            tokens = [*first, *second, middle]
+        cls, sep = native.token_cls(), native.token_sep()
+        bos = self.token_bos() if cls == -1 else cls
+        eos = self.token_eos() if sep == -1 else sep
+        head = [bos] if native.add_bos_token() and bos != -1 else []
+        tail = [eos] if native.add_eos_token() or sep != -1 else []
+        return [*head, *tokens, *tail]
+
+    def _look_up(self, tokens: list[TokenId]) -> None:
+        """Take a state from the user's cache if it has more of the prompt than the context."""
         try:
-            next(super()._create_completion(prompt=prompt, suffix=suffix, max_tokens=1, seed=seed))
-        except _Prepared as prepared:
-            return prepared.tokens
-        except ValueError as error:
-            match = _TOO_LONG.match(str(error))
-            if match is None:
-                raise
-            raise ContextFullError(int(match[1]), int(match[2])) from None
-        finally:
-            self._preparing = None
-        raise TypeError("llama_cpp.Llama did not generate; this version of it is not supported")
+            state = self.cache[tokens]
+        except KeyError:
+            return
+        common = self.longest_token_prefix
+        held = self._require_session().target.tokens
+        if common(state.input_ids.tolist(), tokens) > common(held, tokens):
+            self.load_state(state)
 
     def _answer(
         self,
-        core: Core,
         call: Call,
         completion: Completion,
         chain: ChainConfig,
@@ -168,40 +196,37 @@ class CompletingLlama(LowLevelLlama):
         *,
         ahead: bool = False,
     ) -> Answer:
-        tokens = completion.tokens
+        session, tokens = self._require_session(), completion.tokens
         # An empty prompt is read as BOS, which upstream counts as part of the answer.
         n_extra = 0 if len(completion.prompt) else 1
-        room = core.target.n_ctx - len(tokens)
+        room = session.target.n_ctx - len(tokens)
         n_max = room if max_tokens is None or max_tokens <= 0 else min(max_tokens - n_extra, room)
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        stream = core.stream(
-            call,
+        answer = session.stream(
             tokens,
             chain,
-            GenerationConfig(max_tokens=max(1, n_max)),
-            Observers(
-                on_prefill=on_prefill or self.on_prefill,
-                on_prompt_rows=completion.prompt_rows_observer,
-            ),
-            ahead=ahead,
-        )
-        self.last_stats = stream.stats
-        return Answer(
-            stream,
-            self._piece,
-            max_tokens=max(1, n_max),
-            stops=[text for text in stops if text],
+            GenerationConfig(max_tokens=max(1, n_max), stop=tuple(text for text in stops if text)),
+            on_prefill=on_prefill or self.on_prefill,
+            on_prompt_rows=completion.prompt_rows_observer,
             criteria=criteria,
+            piece=self._piece,
+            errors="ignore",
+            ahead=ahead,
+            call=call,
         )
+        self.last_stats = answer.stats
+        return answer
 
     def _piece(self, token: TokenId, before: Sequence[TokenId]) -> bytes:
         if type(self.tokenizer_) is LlamaTokenizer:
-            return self._require_core().piece(token)
+            return self._require_session().model.piece(token)
         piece: bytes = self.detokenize([token], prev_tokens=list(before))
         return piece
 
-    def _keep(self, answer: Answer, prompt: list[TokenId]) -> None:
+    def _keep(self, call: Call, answer: Answer) -> None:
         if answer.last_row is not None:
-            self.scores[0] = answer.last_row
+            n_text = len(answer.prompt) + len(answer.tokens)
+            self.scores[min(n_text, len(self.scores)) - 1] = answer.last_row
         if self.cache:
-            self.cache[prompt + answer.tokens] = self.save_state()
+            with self._inside(call):
+                self.cache[[*answer.prompt, *answer.tokens]] = self.save_state()

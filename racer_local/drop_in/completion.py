@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.drop_in.answer import Answer
+from racer_local.decoding.answer import Answer, PieceOf
 from racer_local.drop_in.responses import Json, LogprobsFormat, Response
 from racer_local.speculation.logprobs import TokenLogprobs, log_probs
 from racer_local.speculation.tree import TokenId
 
-__all__ = ["Completion", "PieceOf"]
-
-PieceOf = Callable[[TokenId, Sequence[TokenId]], bytes]
+__all__ = ["Completion"]
 
 
 @dataclass(slots=True, kw_only=True)

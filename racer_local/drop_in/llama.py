@@ -10,19 +10,19 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
 
-import llama_cpp
 import numpy as np
 
 from racer_local.backend.kv import KV_TYPES
 from racer_local.concurrency.aio import CallHandle, iterate_async, run_async
 from racer_local.config import DraftConfig, DraftMode, KvType
-from racer_local.decoding.text_model import TextModel
-from racer_local.drop_in.answer import StreamEvent
+from racer_local.decoding.answer import StreamEvent
 from racer_local.drop_in.chat import (
+    Completing,
     Message,
-    Shortened,
+    UpstreamLlama,
     chat_request,
     drop_oldest_turns,
     needed_criteria,
@@ -32,13 +32,11 @@ from racer_local.drop_in.completing import CompletingLlama, note_dropped
 from racer_local.drop_in.completion import Completion
 from racer_local.drop_in.low_level import COMPLETION_OPTIONS
 from racer_local.errors import ConfigError
-from racer_local.speculation.stats import Stats
 from racer_local.speculation.tree import TokenId
 
 __all__ = ["OverflowPolicy", "RacerLlama"]
 
 OverflowPolicy: TypeAlias = Literal["error", "drop_oldest"]
-_T = TypeVar("_T")
 
 
 def _kv_options(kv_type: KvType, options: Mapping[str, Any]) -> dict[str, int]:
@@ -116,13 +114,14 @@ class RacerLlama(CompletingLlama):
         self.on_prefill = on_prefill
         self.last_stats = None
         self.last_dropped: list[Message] = []
-        self._preparing = None
         self._local = threading.local()
         super().__init__(
             str(model_path), draft, exact=exact, books=books, verbose=verbose, **options
         )
-        # Rows are kept one by one where they are wanted; this stands for upstream's table.
-        self.scores = np.zeros((1, self._n_vocab), np.float32)
+        # Rows are kept one by one where they are wanted; this stands for upstream's table, which
+        # there is with ``logits_all`` only. Memory is taken as it is filled.
+        n_rows = self._n_ctx if self._keeps_all_rows else 1
+        self.scores = np.zeros((n_rows, self._n_vocab), np.float32)
 
     # --- chats ----------------------------------------------------------------------------
 
@@ -140,21 +139,29 @@ class RacerLlama(CompletingLlama):
             options["response_format"] = with_schema(options["response_format"])
         kept, dropped = self._fitting(messages, options)
         self.last_dropped = dropped
-        llama = Shortened(self, len(dropped)) if dropped else self
-        return llama_cpp.Llama.create_chat_completion(llama, kept, *args, **options)
+        return UpstreamLlama.create_chat_completion(
+            Completing(self, partial(self._complete_shortened, len(dropped))) if dropped else self,
+            kept,
+            *args,
+            **options,
+        )
+
+    def _complete_shortened(self, n_dropped: int, **request: Any) -> Any:
+        answers = self._create_completion(**request, n_dropped=n_dropped)
+        return answers if request.get("stream") else next(answers)
 
     def _fitting(
         self, messages: Sequence[Message], options: Mapping[str, Any]
     ) -> tuple[list[Message], list[Message]]:
         """Return what is kept of a conversation, and what is not."""
-        if self.overflow == "error" or self._core is None:
+        if self.overflow == "error" or self._session is None:
             return list(messages), []
 
         def n_tokens(kept: Sequence[Message]) -> int:
             prompt = chat_request(self, kept, options)["prompt"]
             return len(prompt) if isinstance(prompt, list) else len(self._raw_tokens(prompt))
 
-        n_ctx = self._core.target.n_ctx
+        n_ctx = self._session.target.n_ctx
         n_answer = options.get("max_tokens") or min(256, n_ctx // 4)
         n_max = max(1, n_ctx - max(1, min(n_answer, n_ctx // 2)))
         return drop_oldest_turns(messages, n_tokens, n_max)
@@ -216,20 +223,19 @@ class RacerLlama(CompletingLlama):
         *,
         ahead: bool,
     ) -> Generator[StreamEvent, None, None]:
-        core = self._require_core()
         with self._call(timeout_s, handle) as call:
             prompt = request.pop("prompt")
-            with self._inside(call):
-                tokens = self._prepare(
-                    prompt, request.pop("suffix", None), request.pop("seed", None)
-                )
+            suffix, seed = request.pop("suffix", None), request.pop("seed", None)
             completion = Completion(
-                prompt=prompt, tokens=tokens, piece=self._piece, bos=self.token_bos(), model=""
+                prompt=prompt,
+                tokens=self._prepare(call, prompt, suffix, seed),
+                piece=self._piece,
+                bos=self.token_bos(),
+                model="",
             )
             criteria = needed_criteria(self, request.get("stopping_criteria"))
             chain = self._chain(request, logprobs=request.get("logprobs"), keep_rows=bool(criteria))
             with self._answer(
-                core,
                 call,
                 completion,
                 chain,
@@ -243,44 +249,7 @@ class RacerLlama(CompletingLlama):
                 for event in answer:
                     yield event
                     call.thread = threading.get_ident()
-            with self._inside(call):
-                self._keep(answer, tokens)
-
-    def lend(self, function: Callable[[TextModel], _T], *, handle: CallHandle | None = None) -> _T:
-        """Hand the open model to ``function`` on the compute thread, in this call's turn.
-
-        For a program that shares one model between this class and the parts below it. The
-        function must leave drafting as it was: see ``Engine.drafting`` and ``Engine.aside``.
-
-        Args:
-            function: its result is returned, its error raised.
-            handle: cancels what it generates, from any thread and at any time.
-
-        Raises:
-            ClosedError: the model was closed.
-        """
-        core = self._require_core()
-        with self._call(None, handle) as call:
-            core.require_open()
-            call.watch(core.engine.cancel)
-            try:
-                return core.compute.run(lambda: function(core.text_model()), core.engine.cancel)
-            finally:
-                call.watch(None)
-
-    def estimated_speedup(self, stats: Stats) -> float | None:
-        """Estimate how much faster an answer came than without drafts.
-
-        Returns:
-            The time that plain steps take here over the time that it took; None where that is
-            not known, or nothing was decoded.
-        """
-        cost = self._require_core().engine.cost
-        n_tokens = stats.n_generated - 1
-        if cost is None or n_tokens < 1 or stats.decode_s <= 0:
-            return None
-        n_context = stats.n_prompt + n_tokens // 2
-        return n_tokens * cost.seconds(1, n_context) / stats.decode_s
+            self._keep(call, answer)
 
     # --- asyncio --------------------------------------------------------------------------
 
@@ -331,4 +300,5 @@ class RacerLlama(CompletingLlama):
             "wait_timeout_s": self.wait_timeout_s,
             "overflow": self.overflow,
             "draft_model": None,
+            "logits_all": self._keeps_all_rows,
         }

@@ -9,9 +9,10 @@ import numpy as np
 from llama_cpp.llama import LlamaState
 from numpy.typing import NDArray
 
+from racer_local.backend.adopted import AdoptedTarget
 from racer_local.backend.chain import ChainConfig, ChainSampler
+from racer_local.decoding.session import Session
 from racer_local.drop_in.calling import CallingLlama
-from racer_local.drop_in.core import Core
 from racer_local.errors import ConfigError, ContextFullError
 from racer_local.speculation.tree import TokenId
 
@@ -66,30 +67,32 @@ class LowLevelLlama(CallingLlama):
     @property
     def n_tokens(self) -> int:
         """Tokens in the cache; setting a smaller number drops the rest."""
-        core = self._core
-        return self._plain_n_tokens if core is None else len(core.target.tokens)
+        session = self._session
+        return self._plain_n_tokens if session is None else len(session.target.tokens)
 
     @n_tokens.setter
     def n_tokens(self, n: int) -> None:
         self._plain_n_tokens = n
-        core = self._core
-        if core is not None:
+        session = self._session
+        if session is not None:
             with self._call():
-                core.compute.run(lambda: core.target.rewind(min(n, len(core.target.tokens))))
+                session.compute.run(
+                    lambda: session.target.rewind(min(n, len(session.target.tokens)))
+                )
 
     @property
     def input_ids(self) -> NDArray[np.int32]:
         """The tokens in the cache, in an array of the context's size: a copy."""
-        core = self._core
-        if core is None:
+        session = self._session
+        if session is None:
             return self._plain_input_ids
-        ids = np.zeros(core.target.n_ctx, np.int32)
-        ids[: len(core.target.tokens)] = core.target.tokens
+        ids = np.zeros(session.target.n_ctx, np.int32)
+        ids[: len(session.target.tokens)] = session.target.tokens
         return ids
 
     @input_ids.setter
     def input_ids(self, ids: NDArray[np.int32]) -> None:
-        if self._core is not None:
+        if self._session is not None:
             raise AttributeError("input_ids cannot be set; load_state() or eval() change the text")
         self._plain_input_ids = ids
 
@@ -104,66 +107,88 @@ class LowLevelLlama(CallingLlama):
         Raises:
             ContextFullError: they do not fit.
         """
-        core = self._core
-        if core is None:
+        session = self._session
+        if session is None:
             super().eval(tokens)
             return
         ids = [int(token) for token in tokens]
         with self._call():
-            core.require_open()
-            core.compute.run(lambda: self._eval(core, ids))
+            session.compute.run(lambda: self._eval(session, ids))
 
-    def _eval(self, core: Core, ids: list[TokenId]) -> None:
-        target = core.target
+    def _eval(self, session: Session, ids: list[TokenId]) -> None:
+        target = session.target
         target.resume()
-        if len(target.tokens) + len(ids) > target.n_ctx:
-            raise ContextFullError(len(target.tokens) + len(ids), target.n_ctx)
-        for start in range(0, len(ids), target.n_batch):
-            chunk = ids[start : start + target.n_batch]
-            self.scores[0] = target.prefill(chunk, [len(chunk) - 1])[0]
+        if isinstance(target, AdoptedTarget):
+            target.resync()
+        n_past = len(target.tokens)
+        if n_past + len(ids) > target.n_ctx:
+            raise ContextFullError(n_past + len(ids), target.n_ctx)
+        n_chunk = target.n_batch
+        if self._keeps_all_rows:
+            n_chunk = min(n_chunk, target.max_prompt_rows)
+        for start in range(0, len(ids), n_chunk):
+            chunk = ids[start : start + n_chunk]
+            if self._keeps_all_rows:
+                rows = target.prefill(chunk, range(len(chunk)))
+                self.scores[n_past + start : n_past + start + len(chunk)] = rows
+            else:
+                self.scores[0] = target.prefill(chunk, [len(chunk) - 1])[0]
 
     def sample(self, *args: Any, idx: int | None = None, **options: Any) -> TokenId:
-        """Choose a token from the last row that ``eval`` computed; ``idx`` must be the last."""
-        core = self._core
-        if core is None:
+        """Choose a token from a row of the last batch that ``eval`` computed.
+
+        Args:
+            *args: how to choose, as upstream.
+            idx: position in the text of the token that the row belongs to; None is the last one.
+                Others than the last have rows with ``logits_all`` only.
+            **options: how to choose, as upstream.
+
+        Raises:
+            ConfigError: there is no such row.
+        """
+        session = self._session
+        if session is None:
             token: TokenId = super().sample(*args, idx=idx, **options)
             return token
         names = ("top_k", "top_p", "min_p", "typical_p", "temp", "repeat_penalty")
         chain = self._chain({**dict(zip(names, args, strict=False)), **options})
         with self._call():
-            core.require_open()
-            return core.compute.run(lambda: self._sample(core, chain))
+            return session.compute.run(lambda: self._sample(session, chain, idx))
 
-    def _sample(self, core: Core, chain: ChainConfig) -> TokenId:
-        n_rows = len(core.target.logits())
+    def _sample(self, session: Session, chain: ChainConfig, idx: int | None) -> TokenId:
+        tokens, n_rows = session.target.tokens, len(session.target.logits())
         if n_rows == 0:
             raise ConfigError("there is nothing to sample from; call eval() first")
-        sampler = ChainSampler(chain, core.target, core.target.tokens)
+        row = n_rows - 1 if idx is None else n_rows + idx - len(tokens)
+        if not 0 <= row < n_rows:
+            raise ConfigError(
+                f"idx={idx} has no logits: there are those of positions {len(tokens) - n_rows} to "
+                f"{len(tokens) - 1}; open the model with logits_all=True for those of a whole batch"
+            )
+        sampler = ChainSampler(chain, session.target, tokens[: len(tokens) - n_rows + row + 1])
         try:
-            return sampler.sample(n_rows - 1)
+            return sampler.sample(row)
         finally:
             sampler.close()
 
     def reset(self) -> None:
         """Drop the text in the cache, all saved prefixes, and what was learned for drafting."""
-        core = self._core
-        if core is None:
+        session = self._session
+        if session is None:
             super().reset()
             return
         with self._call():
-            core.require_open()
-            core.compute.run(core.engine.forget)
+            session.compute.run(session.engine.forget)
 
     def save_state(self) -> LlamaState:
         """Copy the text and its cache; only ``load_state`` of this class can read it."""
-        core = self._require_core()
+        session = self._require_session()
         with self._call():
-            core.require_open()
-            state = bytes(core.compute.run(core.target.save_state))
+            state = bytes(session.compute.run(session.target.save_state))
             return LlamaState(
                 scores=self.scores.copy(),
                 input_ids=self.input_ids,
-                n_tokens=len(core.target.tokens),
+                n_tokens=len(session.target.tokens),
                 llama_state=state,
                 llama_state_size=len(state),
                 seed=self._seed,
@@ -175,12 +200,13 @@ class LowLevelLlama(CallingLlama):
         Raises:
             RuntimeError: the state is of another model, context or class.
         """
-        core = self._require_core()
+        session = self._require_session()
         tokens = [int(token) for token in state.input_ids[: state.n_tokens]]
         with self._call():
-            core.require_open()
-            loaded = core.compute.run(lambda: core.target.load_state(tokens, state.llama_state))
+            loaded = session.compute.run(
+                lambda: session.target.load_state(tokens, state.llama_state)
+            )
             if not loaded and state.n_tokens:
                 raise RuntimeError("the saved state does not fit this model and context")
-            self.scores[:] = state.scores[-1:]
+            self.scores[:] = state.scores[-len(self.scores) :]
             self._seed = state.seed

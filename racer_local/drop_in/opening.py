@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
+from llama_cpp import Llama as UpstreamLlama
 from llama_cpp import _internals as internals
 from llama_cpp import llama_chat_format
 
@@ -23,9 +24,9 @@ from racer_local.backend.adopted import amend_context_params
 from racer_local.backend.kv import KV_TYPES
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import clear_native_errors, last_native_error, physical_cores
-from racer_local.books.store import load_shelf, unused_notices
+from racer_local.books.store import load_shelf
 from racer_local.config import DraftConfig, ModelConfig
-from racer_local.drop_in.core import Core
+from racer_local.decoding.session import Session
 from racer_local.errors import ConfigError, ModelLoadError, UnsupportedModelError
 from racer_local.gguf.fingerprint import tokenizer_fingerprint
 from racer_local.gguf.header import inspect_gguf
@@ -74,14 +75,14 @@ def _require_exact(options: dict[str, Any]) -> None:
         options[name] = needed
 
 
-class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no types
+class OpeningLlama(UpstreamLlama):  # type: ignore[misc]  # upstream has no types
     """``llama_cpp.Llama`` whose context can hold draft trees.
 
     Attributes:
         notices: what the user should know about this model and these settings.
     """
 
-    _core: Core | None = None
+    _session: Session | None = None
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             require_generative(header)
         self._books = tuple(books)
         # Before the weights: what is wrong with a book is said at once.
-        shelf = load_shelf(books, tokenizer_fingerprint(path)) if books else None
+        shelf = load_shelf(books, tokenizer_fingerprint(path) if books else "")
         self._amend(options)
         self._asked_n_batch = int(options.get("n_batch") or 512)
         self._load(model_path, options)
@@ -122,13 +123,15 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             if draft.budget > self._max_nodes > 0:
                 # A batch has to hold the tree.
                 draft = replace(draft, budget=self._max_nodes)
-            self._core = Core(model, self._model_config(path), draft, self._ctx.ctx, shelf)
-            for book in () if shelf is None else shelf.books:
-                if book.n_vocab != model.n_vocab:
-                    raise ConfigError("a phrase book has another vocabulary than the model")
-            self.notices.extend(self._core.target.notices)
-            if shelf is not None:
-                self.notices.extend(unused_notices(shelf, draft.mode))
+            self._session = Session.adopt(
+                model,
+                self._ctx.ctx,
+                self._model_config(path),
+                draft,
+                shelf,
+                keeps_all_rows=self._keeps_all_rows,
+            )
+            self.notices.extend(self._session.notices)
             if not header.has_chat_template and options.get("chat_format") is None:
                 self.notices.append(
                     "this model file has no chat template, so it is probably a base model; chats "
@@ -153,12 +156,13 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             _require_exact(options)
         if self._is_generative:
             options.setdefault("flash_attn", True)
-        options["logits_all"] = False
+        # Upstream would make a table of its own; rows are kept here.
+        self._keeps_all_rows = bool(options.pop("logits_all", False))
 
     def _load(self, model_path: str, options: dict[str, Any]) -> None:
         clear_native_errors()
         # Importing the native layer has initialized llama.cpp.
-        llama_cpp.Llama._Llama__backend_initialized = True
+        UpstreamLlama._Llama__backend_initialized = True
         try:
             with _without_redirection():
                 super().__init__(model_path, **options)
@@ -230,4 +234,5 @@ class OpeningLlama(llama_cpp.Llama):  # type: ignore[misc]  # upstream has no ty
             n_batch=n_batch,
             max_nodes=self._max_nodes if can_branch else 0,
             max_leaves=self._max_leaves if can_branch else 1,
+            keeps_all_rows=self._keeps_all_rows,
         )

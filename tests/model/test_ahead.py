@@ -22,7 +22,7 @@ def llama(request: pytest.FixtureRequest, tiny_path: Callable[[str], Path]) -> I
 
 def read(llama: RacerLlama, n_read: int, **options: Any) -> tuple[list[Any], list[int]]:
     """Take some events, and return what the cache holds after that."""
-    llama._require_core().engine.forget()
+    llama._require_session().engine.forget()
     events = llama.stream_events(PROMPT, temperature=0, **options)
     taken = []
     for event in events:
@@ -30,7 +30,7 @@ def read(llama: RacerLlama, n_read: int, **options: Any) -> tuple[list[Any], lis
         if len(taken) == n_read:
             break
     events.close()
-    return taken, list(llama._require_core().target.tokens)
+    return taken, list(llama._require_session().target.tokens)
 
 
 @pytest.mark.parametrize("n_read", [1, 2, 3, 7, 1000])

@@ -57,8 +57,8 @@ def ask(llama: RacerLlama, prompt: str = STEP, n: int = 32) -> str:
 
 
 def one_sequence_state(llama: RacerLlama) -> set[tuple[int, int]]:
-    assert llama._core is not None
-    return set(llama._core.target.positions())
+    assert llama._session is not None
+    return set(llama._session.target.positions())
 
 
 # --- histories that processors see, ends, seeds ---

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 
 import pytest
 
-from racer_local.concurrency.compute_thread import ComputeThread, compute_thread
+from racer_local.concurrency.compute_thread import (
+    CallerThread,
+    ComputeThread,
+    compute_thread,
+    wait_for,
+)
 from racer_local.errors import ClosedError
 
 
@@ -88,3 +94,32 @@ def test_an_interrupted_caller_stops_the_work_and_waits_for_its_end(
 
 def test_there_is_one_for_the_process() -> None:
     assert compute_thread() is compute_thread()
+
+
+def test_in_place_of_it_the_caller_s_own_thread_can_do_everything() -> None:
+    caller = CallerThread()
+    assert caller.run(threading.current_thread) is threading.current_thread()
+    assert caller.result(caller.begin(threading.current_thread)) is threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        caller.result(caller.begin(lambda: 1 / 0))
+
+
+class _EndsAsTheWaitDoes(Future[str]):
+    """A call that ends between the end of a wait and the question whether it is done."""
+
+    def result(self, timeout: float | None = None) -> str:
+        if not self.done():
+            self.set_result("done")
+            raise TimeoutError
+        return super().result(timeout)
+
+
+def test_a_call_that_ends_as_the_wait_does_gives_its_result() -> None:
+    assert wait_for(_EndsAsTheWaitDoes()) == "done"
+
+
+def test_a_call_s_own_timeout_is_passed_on() -> None:
+    future: Future[str] = Future()
+    future.set_exception(TimeoutError("its own"))
+    with pytest.raises(TimeoutError, match="its own"):
+        wait_for(future)
