@@ -6,7 +6,9 @@ import gc
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import pytest
@@ -14,8 +16,9 @@ import pytest
 from racer_local import RacerLlama
 from racer_local.concurrency.call_queue import Call
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
+from racer_local.decoding import opening
 from racer_local.decoding.session import Session
-from racer_local.errors import ClosedError, ConfigError
+from racer_local.errors import ClosedError, ConfigError, DecodeError, UnsupportedModelError
 
 GREEDY = SamplingConfig(temperature=0)
 PROMPT = [5, 6, 7, 5, 6, 7, 5, 6]
@@ -183,6 +186,41 @@ def test_after_close_every_way_in_says_so(tiny_path: Callable[[str], Path]) -> N
     ):
         with pytest.raises(ClosedError):
             way()
+
+
+@pytest.mark.parametrize("fault", ["small trees", "exact refused", "probe"])
+def test_a_session_that_cannot_be_opened_frees_the_context_before_the_model(
+    tiny_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    freed: list[str] = []
+    for name in ("llama_free", "llama_model_free"):
+        real = getattr(llama_cpp, name)
+
+        def free(handle: object, real: Any = real, name: str = name) -> None:
+            freed.append(name)
+            real(handle)
+
+        monkeypatch.setattr(llama_cpp, name, free)
+    config = ModelConfig(path=tiny_path("llama"), n_ctx=64, max_nodes=4, n_threads=1)
+    draft, error = DraftConfig(mode="racer", budget=8), ConfigError
+    if fault == "exact refused":
+        config = replace(config, exact=True)
+        refusal = UnsupportedModelError("not here")
+        monkeypatch.setattr(opening, "find_exact_rows", raising(refusal))
+        error = UnsupportedModelError
+    elif fault == "probe":
+        draft, error = DraftConfig(mode="auto", budget=4), DecodeError
+        monkeypatch.setattr("racer_local.decoding.engine.probe_steps", raising(DecodeError(-3)))
+    with pytest.raises(error):
+        Session(config, draft)
+    assert freed == ["llama_free", "llama_model_free"]
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def call(*_arguments: object) -> Any:
+        raise error
+
+    return call
 
 
 def test_the_drop_in_class_can_stand_in_place_of_upstream_s(
