@@ -300,5 +300,4 @@ class RacerLlama(CompletingLlama):
             "wait_timeout_s": self.wait_timeout_s,
             "overflow": self.overflow,
             "draft_model": None,
-            "logits_all": self._keeps_all_rows,
         }

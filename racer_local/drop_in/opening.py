@@ -117,8 +117,7 @@ class OpeningLlama(UpstreamLlama):  # type: ignore[misc]  # upstream has no type
         self._asked_n_batch = int(options.get("n_batch") or 512)
         self._load(model_path, options)
         if is_generative and header is not None:
-            # Log probabilities come from rows as they are computed: upstream is not to refuse.
-            self._logits_all = True
+            self._logits_all = self._keeps_all_rows
             model = LlamaModel.adopt(self._model.model, path, header)
             if draft.budget > self._max_nodes > 0:
                 # A batch has to hold the tree.
