@@ -149,6 +149,7 @@ class CallQueue:
         call = Call(self, lambda _: turn.set())
         if on_begin is not None:
             on_begin(call)
+        self._check_open()
         active = self._active
         if active is not None and active in _opened.get() and active.thread == call.thread:
             raise BusyError(
