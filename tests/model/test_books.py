@@ -23,8 +23,6 @@ from racer_local.errors import ConfigError
 from racer_local.gguf.fingerprint import tokenizer_fingerprint
 from racer_local.speculation.tree import Source
 
-pytestmark = pytest.mark.usefixtures("known_costs")
-
 COMMAND = [sys.executable, "-m", "racer_local"]
 SOURCE = Path(__file__).parents[2] / "racer_local" / "verify.py"
 Run = Callable[..., subprocess.CompletedProcess[str]]

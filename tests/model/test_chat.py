@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("known_costs")
-
 COMMAND = [sys.executable, "-m", "racer_local", "chat"]
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 PROMPT_IS_READY = r"\x1b\[\?2004h"

@@ -25,8 +25,6 @@ from racer_local.verification.draws import check_draws
 from racer_local.verification.report import faults, worst_p
 from racer_local.verification.runner import QUICK, Findings, Plan, Setting, run
 
-pytestmark = pytest.mark.usefixtures("known_costs")
-
 # As little as finds every fault.
 SMALL = replace(
     QUICK, n_prompts=1, n_tokens=16, contexts=(32,), sizes=(2, 3, 4, 8), n_places=1, n_draws=300
