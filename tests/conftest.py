@@ -17,6 +17,10 @@ import platformdirs
 import pytest
 from hypothesis import settings
 
+# Threads of llama.cpp that wait for each other sleep, here and in processes that tests start: where
+# other programs want the processor too, waiting in a loop makes decoding ten times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 REAL_MODEL_FIXTURES = frozenset({"smol_path", "gemma_path"})
 
 # Variables that say where models are, ours and other programs'.
