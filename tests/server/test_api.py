@@ -106,7 +106,7 @@ def test_drafts_are_told_in_both_places(client: httpx.Client, served_tiny: Serve
             assert timings["draft_n_accepted"] == details["accepted_prediction_tokens"]
             assert timings["draft_n"] == sum(details.values())
             assert timings["predicted_n"] == reply["usage"]["completion_tokens"] > 0
-    assert timings["draft_n"] > timings["draft_n_accepted"] > 20
+    assert timings["draft_n"] >= timings["draft_n_accepted"] > 20
     assert served_tiny.metrics()["racer_draft_accepted_tokens_total['retrieval']"] > 20
 
 

@@ -46,9 +46,9 @@ def endless(n: int = 400, **more: Any) -> dict[str, Any]:
     )
 
 
-def held(**more: Any) -> dict[str, Any]:
+def held() -> dict[str, Any]:
     """Ask for what nobody waits to the end of: eight answers, one after the other."""
-    return endless(900, n=8, stream=True, **more)
+    return {**endless(900, stream=True), "n": 8}
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def test_an_idle_model_is_unloaded_and_comes_back(
         first = answer_of(client.post(CHAT, json=body_of("Name a colour.", 6)))["choices"]
         wait_for(lambda: not client.get("/health").json()["model_loaded"])
         assert client.get("/v1/models").json()["data"][0]["meta"]["n_ctx"] == 512
-        assert client.post("/tokenize", json={"content": "Hi"}).json()["count"] == 1
+        assert client.post("/tokenize", json={"content": "Hi"}).json()["count"] > 0
         wait_for(lambda: not client.get("/health").json()["model_loaded"])
         assert answer_of(client.post(CHAT, json=body_of("Name a colour.", 6)))["choices"] == first
     assert served.stop() == 0

@@ -43,7 +43,9 @@ def kept_busy(served: Served) -> Iterator[None]:
         **{"max_tokens": 900, "n": 8, "stream": True, "logit_bias": {"2": -100, "0": -100}},
     }
     with served.client() as client, client.stream("POST", CHAT, json=body) as response:
-        next(response.iter_lines())
+        # Held on to: the connection ends with it.
+        lines = response.iter_lines()
+        next(lines)
         yield
 
 
