@@ -2,10 +2,10 @@
 #
 #   make run PROMPT="..." MODEL=...      MODEL is a name of `racer-local models list` or a path
 #   make setup BACKEND=cpu|metal|cuda|vulkan [PREBUILT=1]
-#   make chat|ui|serve|bench|verify|test ARGS="..."   hands ARGS on
+#   make chat|ui|serve|bench|verify|test|test-all ARGS="..."   hands ARGS on
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run chat ui serve bench verify test check clean
+.PHONY: help setup run chat ui serve bench verify test test-all check clean
 
 PROMPT_DEFAULT := Write a short story about a robot who learns to paint, then list its main events.
 
@@ -54,7 +54,7 @@ help:
 	@echo 'make verify [ARGS=--quick]            check that drafting leaves the output alone'
 	@echo 'make ui                               chat in your browser'
 	@echo 'make serve                            serve programs that speak the OpenAI API'
-	@echo 'make test | check                     all tests | format, lint, types and quick tests'
+	@echo 'make test | test-all | check          tests | also the long ones | format, lint, types, units'
 	@echo 'make setup [BACKEND=cpu|metal|cuda|vulkan] [PREBUILT=1]   build llama.cpp for a device'
 	@echo 'make clean                            remove all that was made here, except models'
 
@@ -87,10 +87,10 @@ verify:
 	@$(call set_up,,$(default_model)); \
 	exec "$$bin/racer-local" verify $(ARGS) -- "$${MODEL:-smollm2-135m-instruct}"
 
-test:
+test test-all:
 	@$(call set_up,dev$(comma)bench$(comma)server$(comma)ui,smollm2-135m-instruct$(comma)gemma-3-270m); \
 	"$$bin/python" -m racer_local.setup.browser; \
-	exec "$$bin/python" -m pytest -ra $(ARGS)
+	exec "$$bin/python" -m pytest -ra $(if $(filter test-all,$@),-m 'slow or not slow') $(ARGS)
 
 check:
 	@$(call set_up,dev$(comma)server$(comma)ui,); \

@@ -17,10 +17,15 @@ import platformdirs
 import pytest
 from hypothesis import settings
 
+# Threads of llama.cpp that wait for each other sleep, here and in processes that tests start: where
+# other programs want the processor too, waiting in a loop makes decoding ten times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 REAL_MODEL_FIXTURES = frozenset({"smol_path", "gemma_path"})
 
 # Variables that say where models are, ours and other programs'.
 FOREIGN = ("RACER_", "HF_", "HUGGINGFACE_", "LLAMA_", "OLLAMA_")
+KEPT = frozenset({"RACER_MODELS_DIR", "RACER_BROWSER"})
 
 # No deadline: a busy machine must not fail a test. Set RACER_HYPOTHESIS=explore for fresh
 # random examples in each run.
@@ -41,12 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.model)
 
 
-@pytest.fixture(autouse=True)
-def isolated_home(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """Give each test its own empty home, so that no user file is read or written."""
-    home = tmp_path_factory.mktemp("home")
+def _live_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(name, str(home))
     for name, folder in (
@@ -59,32 +59,68 @@ def isolated_home(
     ):
         monkeypatch.setenv(name, str(home / folder))
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
-        if name == "RACER_MODELS_DIR":
-            continue
-        monkeypatch.delenv(name)
+        if name not in KEPT:
+            monkeypatch.delenv(name)
     return home
 
 
-@pytest.fixture(scope="session")
-def _costs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("costs")
+def _costs_folder() -> Path:
+    return platformdirs.user_cache_path("racer-local", appauthor=False) / "costs"
+
+
+def _copy_costs(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for path in source.glob("*.json"):
+        shutil.copy2(path, target)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give whatever lives longer than a test a home; return the folder of step costs there."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _live_in(tmp_path_factory.mktemp("session-home"), monkeypatch)
+        folder = _costs_folder()
+        folder.mkdir(parents=True)
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def isolated_home(
+    session_costs: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Give each test its own empty home, so that no user file is read or written."""
+    return _live_in(tmp_path_factory.mktemp("home"), monkeypatch)
 
 
 @pytest.fixture
 def known_costs(
-    isolated_home: Path, _costs_folder: Path, request: pytest.FixtureRequest
+    isolated_home: Path, session_costs: Path, request: pytest.FixtureRequest
 ) -> Iterator[None]:
     """Keep step costs and exact rows from test to test, for those that are not about them.
 
     Otherwise every first load of a real model takes five seconds to measure them. What was measured
     in a program that a test has changed is not kept.
     """
-    here = platformdirs.user_cache_path("racer-local", appauthor=False) / "costs"
-    shutil.copytree(_costs_folder, here)
+    here = _costs_folder()
+    _copy_costs(session_costs, here)
     yield
     if "monkeypatch" not in inspect.signature(request.function).parameters:
-        for path in here.glob("*.json"):
-            shutil.copy2(path, _costs_folder)
+        _copy_costs(here, session_costs)
+
+
+@pytest.fixture
+def level_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``auto`` believe that steps of any size take about as long, whatever the clock says.
+
+    It then drafts whatever may be taken, and what that is depends on the text alone.
+    """
+    from racer_local.measuring.cost import CostModel
+    from racer_local.measuring.cost_store import CostStore
+
+    # In seconds: no machine is so slow that it would seem a loss.
+    cost = CostModel.of_curve(lambda n: 1000 * (0.95 + 0.05 * n))
+    monkeypatch.setattr(CostStore, "load", lambda self: cost)
+    monkeypatch.setattr(CostStore, "save", lambda self, cost: None)
 
 
 @pytest.fixture(scope="session")

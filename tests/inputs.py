@@ -9,9 +9,11 @@ from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.decoding.engine import FinishReason
 from racer_local.decoding.text_model import TextModel
 
-STEP = "Step 1: open\nStep 2: read\nStep 3: close\nStep 4: open\nStep 5: read\nStep 6:"
-STEP_ANSWER = " close\nStep 7: read\nStep 8: close\nStep 9: read\nStep 10: read\nStep 11:"
-EMOJI = "👍🎉🚀🏋️‍♀️ 👍🎉🚀🏋️‍♀️ 👍🎉🚀🏋️‍♀️ 👍🎉"
+# What the default model says after these is certain: the likeliest token is ahead of the second
+# by more than 2 at every place, and processors round their logits differently by less than 1.
+STEP = "".join(f"Step {i}: open\n" for i in range(1, 9)) + "Step 9:"
+STEP_ANSWER = " open\nStep 10: open\nStep 11: open\nStep 12: open\nStep 13: open\nStep "
+EMOJI = "👍🎉🏋️‍♀️🚀\n" * 6
 CODE = (
     "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n"
     "def mul(a, b):\n    return"

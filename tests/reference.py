@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -23,6 +24,8 @@ from racer_local.config import SamplingConfig
 from racer_local.hardware.native_check import extra_buffers_are_safe
 
 MAX_FORKS_PER_64 = 2
+# Of a tiny random model, whose choices are close far more often.
+TINY_FORKS_PER_64 = 16
 # Rounding moves single logits of a small model by up to about 1; nearly all forks are closer ties.
 MAX_GAP = 1.0
 NEAR_TIE = 0.25
@@ -53,7 +56,7 @@ def _penalise(
 class PlainLlama:
     """``llama_cpp.Llama`` with flash attention and the threads that we use ourselves."""
 
-    def __init__(self, path: Path, n_ctx: int = 2048, **more: int) -> None:
+    def __init__(self, path: Path, n_ctx: int = 2048, **more: Any) -> None:
         n = physical_cores()
         assert extra_buffers_are_safe(), "this llama.cpp build crashes; reinstall it (make setup)"
         self.llama = llama_cpp.Llama(
@@ -137,12 +140,23 @@ def assert_same_as_plain(
     config: SamplingConfig | None = None,
     *,
     is_finished: bool = False,
+    forks_per_64: int = MAX_FORKS_PER_64,
 ) -> list[Fork]:
     """Fail unless every difference from plain decoding is a rare near-tie."""
     forks = plain.forks(prompt, tokens, config, is_finished=is_finished)
     assert all(fork.gap < MAX_GAP for fork in forks), forks
-    assert len(forks) <= MAX_FORKS_PER_64 * max(1, -(-len(tokens) // 64)), forks
+    assert len(forks) <= forks_per_64 * max(1, -(-len(tokens) // 64)), forks
     return forks
+
+
+def assert_same_as_tiny(
+    plain: PlainLlama,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    config: SamplingConfig | None = None,
+) -> list[Fork]:
+    """Fail unless every difference from plain decoding by a tiny random model is a near-tie."""
+    return assert_same_as_plain(plain, prompt, tokens, config, forks_per_64=TINY_FORKS_PER_64)
 
 
 @contextmanager

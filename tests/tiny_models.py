@@ -7,6 +7,7 @@ refusal can be tested on real llama.cpp in milliseconds and offline. Same seed, 
     gemma3    sliding-window attention, two KV caches
     mamba     recurrent state only
     jamba     hybrid: one mamba and one attention layer, no roll-back of its state
+    cycle     a llama that says the same eight tokens over and over
     lfm2      hybrid: short convolution and attention, roll-back where ``n_rs_seq`` allows it
     qwen2vl   M-RoPE: four position axes, used for text only
     t5        encoder-decoder
@@ -29,6 +30,7 @@ __all__ = [
     "GENERATIVE",
     "TINY_WRITERS",
     "write_bert",
+    "write_cycle",
     "write_gemma3",
     "write_jamba",
     "write_lfm2",
@@ -78,6 +80,10 @@ class _Builder:
     def matrix(self, name: str, n_in: int, n_out: int, gain: float = 1.0) -> None:
         """Add a weight matrix that keeps the variance of its input, times ``gain`` squared."""
         values = self.rng.standard_normal((n_out, n_in)) * (gain / np.sqrt(n_in))
+        self._quantized(name, values.astype(np.float32))
+
+    def add(self, name: str, values: npt.NDArray[np.float64]) -> None:
+        """Add a weight matrix as it is."""
         self._quantized(name, values.astype(np.float32))
 
     def output(self, vocab: Vocab) -> None:
@@ -136,18 +142,18 @@ def _attention_keys(build: _Builder, n_head_kv: int | Sequence[int] = N_HEAD_KV)
     writer.add_rope_freq_base(10000.0)
 
 
-def _attention(build: _Builder, prefix: str, n_head_kv: int = N_HEAD_KV) -> None:
+def _attention(build: _Builder, prefix: str, *, gain: float = 1.0) -> None:
     # A gain of 3 on queries makes attention look at a few tokens, so the context matters.
     build.matrix(f"{prefix}.attn_q.weight", N_EMBD, N_HEAD * HEAD_DIM, gain=3.0)
-    build.matrix(f"{prefix}.attn_k.weight", N_EMBD, n_head_kv * HEAD_DIM)
-    build.matrix(f"{prefix}.attn_v.weight", N_EMBD, n_head_kv * HEAD_DIM)
-    build.matrix(f"{prefix}.attn_output.weight", N_HEAD * HEAD_DIM, N_EMBD)
+    build.matrix(f"{prefix}.attn_k.weight", N_EMBD, N_HEAD_KV * HEAD_DIM)
+    build.matrix(f"{prefix}.attn_v.weight", N_EMBD, N_HEAD_KV * HEAD_DIM)
+    build.matrix(f"{prefix}.attn_output.weight", N_HEAD * HEAD_DIM, N_EMBD, gain)
 
 
-def _feed_forward(build: _Builder, prefix: str) -> None:
+def _feed_forward(build: _Builder, prefix: str, *, gain: float = 1.0) -> None:
     build.matrix(f"{prefix}.ffn_gate.weight", N_EMBD, N_FF)
     build.matrix(f"{prefix}.ffn_up.weight", N_EMBD, N_FF)
-    build.matrix(f"{prefix}.ffn_down.weight", N_FF, N_EMBD)
+    build.matrix(f"{prefix}.ffn_down.weight", N_FF, N_EMBD, gain)
 
 
 def _state_keys(build: _Builder) -> None:
@@ -197,6 +203,40 @@ def write_llama(
         _feed_forward(build, prefix)
     build.norm("output_norm.weight")
     build.output(vocab)
+    return build.finish()
+
+
+def write_cycle(path: Path, *, seed: int = 0, n_ctx_train: int = N_CTX_TRAIN) -> Path:
+    """Write a llama that says "abcdefgh" over and over, whatever was said before.
+
+    Each token but the last of these eight is followed by the next one of them, and so is any other
+    by the first. No rounding changes that: no layer adds anything, and the right token is ahead of
+    all others by far. So drafts that quote the text are taken, and no answer ends by itself.
+    """
+    vocab = spm_vocab()
+    build = _Builder(path, "llama", "f32", seed)
+    _common_keys(build, 1, vocab, n_ctx_train)
+    _attention_keys(build)
+    build.writer.add_chat_template(CHATML_TEMPLATE)
+    n_vocab = len(vocab.tokens)
+    letters = [vocab.tokens.index(letter) for letter in "abcdefgh"]
+    follower = np.full(n_vocab, letters[0])
+    follower[letters] = np.roll(letters, -1)
+    # The first half of a state says which token follows, and the other which token it is.
+    half = N_EMBD // 2
+    marks = np.eye(half)[:8]
+    states = np.zeros((n_vocab, N_EMBD))
+    states[:, :half] = marks[[letters.index(token) for token in follower]]
+    states[:, half:] = build.rng.choice([-1.0, 1.0], (n_vocab, half)) / half
+    rows = np.zeros((n_vocab, N_EMBD))
+    rows[letters, :half] = 4 * marks
+    build.add("token_embd.weight", states)
+    build.norm("blk.0.attn_norm.weight")
+    _attention(build, "blk.0", gain=0.0)
+    build.norm("blk.0.ffn_norm.weight")
+    _feed_forward(build, "blk.0", gain=0.0)
+    build.vector("output_norm.weight", np.ones(N_EMBD))
+    build.add("output.weight", rows)
     return build.finish()
 
 
@@ -383,6 +423,7 @@ def _write_llama_q8_0(path: Path) -> Path:
 
 TINY_WRITERS: dict[str, Callable[[Path], Path]] = {
     "llama": write_llama,
+    "cycle": write_cycle,
     "llama-bpe": _write_llama_bpe,
     "llama-q8_0": _write_llama_q8_0,
     "gemma3": write_gemma3,
@@ -395,4 +436,4 @@ TINY_WRITERS: dict[str, Callable[[Path], Path]] = {
 }
 
 # Those that generate text token by token.
-GENERATIVE = tuple(name for name in TINY_WRITERS if name not in ("t5", "bert"))
+GENERATIVE = tuple(name for name in TINY_WRITERS if name not in ("t5", "bert", "cycle"))

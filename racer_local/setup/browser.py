@@ -1,8 +1,9 @@
-"""Get a browser for the tests of the chat page, where that is possible. Layer: set-up.
+"""Get a browser and a display for tests, where that is possible. Layer: set-up.
 
-``python -m racer_local.setup.browser`` never fails: without a browser those tests are skipped and
-say so. Looked for in this order: one that is installed, Playwright's own, Debian's package (as
-root), a download by Playwright.
+``python -m racer_local.setup.browser`` never fails: without a browser the tests of the chat page
+are skipped and say so, and without Tk and a display those of the desktop example. A browser is
+looked for in this order: one that is installed, Playwright's own, Debian's package (as root), a
+download by Playwright.
 """
 
 from __future__ import annotations
@@ -46,8 +47,26 @@ def _playwrights_own() -> str | None:
     return path if Path(path).exists() else None
 
 
+def _missing_for_windows() -> list[str]:
+    """Name the Debian packages that a program with windows lacks here."""
+    missing = [] if importlib.util.find_spec("_tkinter") else ["python3-tk"]
+    has_display = sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY")
+    if not has_display and shutil.which("Xvfb") is None:
+        missing.append("xvfb")
+    return missing
+
+
+def _install_display() -> None:
+    for package in _missing_for_windows():
+        try:
+            install_debian_package("what the test of the desktop example needs", package)
+        except SetupError as error:
+            say(f"{error}; the test of the desktop example is skipped")
+
+
 def main() -> int:
-    """Find a browser or install one; say what came of it."""
+    """Find a browser and a display or install them; say what came of it."""
+    _install_display()
     if find_browser() is not None:
         return 0
     try:

@@ -12,6 +12,11 @@ from racer_local.config import ModelConfig
 from racer_local.decoding.text_model import TextModel
 
 
+@pytest.fixture(autouse=True)
+def _costs_are_known(known_costs: None) -> None:
+    """Spare each load the measuring of step costs."""
+
+
 @pytest.fixture(scope="session")
 def smol_plain(smol_path: Path) -> Iterator[PlainLlama]:
     with plain_llama(smol_path) as plain:

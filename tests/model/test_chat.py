@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.usefixtures("known_costs")
+from in_process import run_cli
 
 COMMAND = [sys.executable, "-m", "racer_local", "chat"]
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
@@ -24,15 +23,14 @@ in_a_terminal = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseu
 
 
 @pytest.fixture
-def piped(smol_path: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+def piped(
+    smol_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    monkeypatch.setenv("RACER_MODELS_DIR", str(smol_path.parent))
+
     def run(stdin: str | bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*COMMAND, "--temp", "0", *arguments],
-            input=stdin if isinstance(stdin, bytes) else stdin.encode(),
-            capture_output=True,
-            check=False,
-            env={**os.environ, "RACER_MODELS_DIR": str(smol_path.parent)},
-        )
+        given = stdin if isinstance(stdin, bytes) else stdin.encode()
+        return run_cli("chat", "--temp", "0", *arguments, stdin=given)
 
     return run
 
@@ -55,7 +53,8 @@ def terminal(smol_path: Path) -> Iterator[Callable[..., object]]:
             },
             encoding="utf-8",
             dimensions=(30, 100),
-            timeout=15,
+            # No test of speed: a busy machine takes its time.
+            timeout=300,
         )
         children.append(child)
         child.expect("Ctrl-D leaves")
@@ -96,9 +95,10 @@ class TestPiped:
         assert n_prompt - 20 < n_reused < n_prompt
         assert n_reused > 40
 
-    def test_a_hundred_turns_drop_the_oldest_with_a_notice(self, piped) -> None:
-        lines = "".join(f"Say the number {i}.\n" for i in range(100))
-        done = piped(lines, "-n", "6", "--ctx", "256")
+    def test_a_hundred_turns_drop_the_oldest_with_a_notice(self, piped, tiny_path) -> None:
+        lines = "".join(f"{i}\n" for i in range(100))
+        model = ("--model", str(tiny_path("cycle")))
+        done = piped(lines, *model, "-n", "6", "--ctx", "512")
         assert done.returncode == 0, done.stderr[-500:]
         stderr = done.stderr.decode()
         assert stderr.count(" tok/s · ") == 100
@@ -168,7 +168,7 @@ class TestPiped:
         assert stderr.count(" tok/s · ") == 2
 
     def test_a_book_is_drafted_from_and_a_chat_is_kept_only_where_asked_for(
-        self, piped, isolated_home: Path, tmp_path: Path
+        self, piped, level_steps: None, isolated_home: Path, tmp_path: Path
     ) -> None:
         question, n = "Name the days of the week, one per line.\n", ("-n", "40")
         first = piped(question, *n)
@@ -176,8 +176,8 @@ class TestPiped:
         assert not any(isolated_home.rglob("memory/*.npz"))
         (tmp_path / "days.txt").write_bytes(first.stdout)
         book = tmp_path / "days.npz"
-        indexing = [*COMMAND[:-1], "index", str(tmp_path / "days.txt"), "-o", str(book)]
-        subprocess.run(indexing, check=True, capture_output=True)
+        indexed = run_cli("index", str(tmp_path / "days.txt"), "-o", str(book))
+        assert indexed.returncode == 0, indexed.stderr
         again = piped(f"{question}/stats\n", *n, "--book", str(book))
         stderr = again.stderr.decode()
         assert (again.stdout, again.returncode) == (first.stdout, 0), stderr
@@ -250,7 +250,9 @@ class TestTerminal:
     def test_ctrl_c_stops_the_answer_and_a_second_one_leaves(self, terminal) -> None:
         child = terminal()
         say(child, "Tell me a very long story about the sea.")
-        child.expect("The sea is")
+        # The line is sent, and the first words have come.
+        child.expect(r"\x1b\[\?2004l")
+        child.expect(r"[a-z]+ [a-z]+ ")
         child.sendcontrol("c")
         child.expect("stopped; what there is of it stays")
         child.expect(STATS)
@@ -313,11 +315,11 @@ class TestTerminal:
         turns = json.loads(path.read_text(encoding="utf-8"))["turns"]
         assert [turn["user"] for turn in turns] == ["one 你好\nttwo 🎉\nthree", "four\nfive"]
 
-    def test_drafted_tokens_are_coloured_unless_told_otherwise(self, terminal) -> None:
-        repeat = "Repeat: the cat sat on the mat, the cat sat on the mat, the cat sat on the mat."
+    def test_drafted_tokens_are_coloured_unless_told_otherwise(self, terminal, tiny_path) -> None:
+        model = ("--model", str(tiny_path("cycle")))
         for environment, is_colored in (({}, True), ({"NO_COLOR": "1"}, False)):
-            child = terminal("-n", "24", "--draft", "racer", "--budget", "8", **environment)
-            say(child, repeat)
+            child = terminal(*model, "-n", "24", "--draft", "racer", "--budget", "8", **environment)
+            say(child, "Go round.")
             child.expect(STATS)
             assert bool(DRAFT_COLORS.search(child.before)) == is_colored
             say(child, "/colors off")

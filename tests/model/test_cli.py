@@ -1,4 +1,4 @@
-"""The command line as users run it: a process with a terminal's or a pipe's two ends."""
+"""The command line as users run it; in a process of its own where that is what matters."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from in_process import run_cli
 from inputs import STEP, STEP_ANSWER
-
-pytestmark = pytest.mark.usefixtures("known_costs")
 
 COMMAND = [sys.executable, "-m", "racer_local"]
 DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture
-def racer(smol_path: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+def racer(
+    smol_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    monkeypatch.setenv("RACER_MODELS_DIR", str(smol_path.parent))
+    return run_cli
+
+
+@pytest.fixture
+def process(smol_path: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
     def run(
         *arguments: str | bytes, stdin: bytes = b"", **environment: str
     ) -> subprocess.CompletedProcess[bytes]:
@@ -42,8 +49,8 @@ def one_line(stderr: bytes) -> str:
     return text
 
 
-def test_stdout_is_the_text_alone_and_stderr_the_figures(racer) -> None:
-    done = racer("generate", "--raw", STEP, "--temp", "0", "-n", "32", "--budget", "8")
+def test_stdout_is_the_text_alone_and_stderr_the_figures(process) -> None:
+    done = process("generate", "--raw", STEP, "--temp", "0", "-n", "32", "--budget", "8")
     assert done.returncode == 0
     assert done.stdout.decode() == STEP_ANSWER
     assert " tok/s · " in one_line(done.stderr)
@@ -83,16 +90,16 @@ def test_compare_tells_both_speeds(racer) -> None:
 
 def test_a_stop_string_across_tokens_ends_the_text_before_it(racer) -> None:
     done = racer(
-        "generate", "--raw", STEP, "--temp", "0", "-n", "32", "--json", "--stop", "8: close"
+        "generate", "--raw", STEP, "--temp", "0", "-n", "32", "--json", "--stop", "12: open"
     )
     answer = json.loads(done.stdout)
-    assert answer["text"] == STEP_ANSWER[: STEP_ANSWER.index("8: close")]
+    assert answer["text"] == STEP_ANSWER[: STEP_ANSWER.index("12: open")]
     assert answer["finish_reason"] == "stop"
 
 
-def test_emoji_arrive_whole_in_any_locale(racer) -> None:
+def test_emoji_arrive_whole_in_any_locale(process) -> None:
     for extra in ({}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}):
-        done = racer(
+        done = process(
             "generate",
             "--raw",
             "-",
@@ -100,7 +107,7 @@ def test_emoji_arrive_whole_in_any_locale(racer) -> None:
             "0",
             "-n",
             "12",
-            stdin="👍🎉🚀 👍🎉🚀 👍🎉".encode(),
+            stdin=("👍🎉🚀\n" * 8 + "👍🎉").encode(),
             **extra,
         )
         assert done.returncode == 0
@@ -135,11 +142,17 @@ def test_bad_prompts_are_one_line_and_exit_code_2(racer) -> None:
         (["generate", "  \n"], b"", "empty"),
         (["generate", "-"], b"", "empty"),
         (["generate", "-"], b"abc\xff\xfe", "not valid UTF-8 (byte 0xff at offset 3)"),
-        (["generate", b"caf\xe9"], b"", "not valid Unicode"),
+        (["generate", "caf\udce9"], b"", "not valid Unicode"),
     ):
         done = racer(*arguments, stdin=stdin)
         assert (done.returncode, done.stdout) == (2, b""), arguments
         assert reason in one_line(done.stderr)
+
+
+def test_a_prompt_that_is_no_text_is_refused_from_a_shell_too(process) -> None:
+    done = process("generate", b"caf\xe9")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert "not valid Unicode" in one_line(done.stderr)
 
 
 def test_a_prompt_longer_than_the_context_names_both_counts(racer) -> None:

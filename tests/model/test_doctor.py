@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 
 def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -20,8 +19,8 @@ def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_plots_costs_and_gives_advice(smol_path: Path) -> None:
-    done = doctor("--model", str(smol_path))
+def test_it_plots_costs_and_gives_advice(tiny_path) -> None:
+    done = doctor("--model", str(tiny_path("llama")))
     assert done.returncode == 0, done.stderr
     for words in ("ggml", "threads", "1.00x", "█", "drafted:", "Advice:"):
         assert words in done.stdout

@@ -69,7 +69,7 @@ def test_the_cap_is_the_same_every_time(exact: TextModel) -> None:
 def test_exact_text_is_that_of_plain_decoding_token_by_token(
     exact: TextModel, q8_plain: PlainLlama, sampling: SamplingConfig
 ) -> None:
-    for number, text in enumerate(PROMPTS[::12]):
+    for number, text in enumerate(PROMPTS[::20]):
         prompt = exact.chat_tokens([{"role": "user", "content": text}])
         plain = fresh(exact, prompt, 64, OFF, sampling)
         if sampling is GREEDY:
@@ -80,12 +80,12 @@ def test_exact_text_is_that_of_plain_decoding_token_by_token(
 
 def test_a_long_prompt_is_exact_too(exact: TextModel, q8_plain: PlainLlama) -> None:
     [text] = choose(["rag"], 1)
-    prompt = exact.chat_tokens([{"role": "user", "content": text.turns[0]}])[:900]
+    prompt = exact.chat_tokens([{"role": "user", "content": text.turns[0]}])[:640]
     assert len(prompt) > 600
-    plain = fresh(exact, prompt, 64, OFF)
-    assert plain == q8_plain.greedy(prompt, 64)
+    plain = fresh(exact, prompt, 48, OFF)
+    assert plain == q8_plain.greedy(prompt, 48)
     for draft in (DRAFTS["auto"], DRAFTS["racer"]):
-        assert fresh(exact, prompt, 64, draft) == plain
+        assert fresh(exact, prompt, 48, draft) == plain
 
 
 @pytest.mark.slow
@@ -99,18 +99,16 @@ def test_all_lengths_and_languages_are_exact(smol_path: Path, sampling: Sampling
                 assert fresh(model, prompt, 256, DRAFTS[name], sampling) == plain, (name, number)
 
 
-@pytest.mark.parametrize("adversary", [RightPathLast, AlwaysWrong, AlwaysRight])
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_no_drafter_can_spoil_exactness(
-    exact: TextModel, adversary: Callable, sampling: SamplingConfig
-) -> None:
+def test_no_drafter_can_spoil_exactness(exact: TextModel, sampling: SamplingConfig) -> None:
     [text] = choose(["summarization"], 1)
-    prompt = exact.chat_tokens([{"role": "user", "content": text.turns[0]}])[-560:]
+    # The answer begins before the 512th cell, where attention changes its path, and ends after it.
+    prompt = exact.chat_tokens([{"role": "user", "content": text.turns[0]}])[-496:]
     plain = fresh(exact, prompt, 40, OFF, sampling)
-    exact.engine.forget()
-    exact.engine.use(adversary(prompt, plain))
-    tokens, _ = generate(exact, prompt, 40, None, sampling)
-    assert tokens == plain
+    for adversary in (RightPathLast, AlwaysWrong, AlwaysRight):
+        exact.engine.forget()
+        exact.engine.use(adversary(prompt, plain))
+        assert generate(exact, prompt, 40, None, sampling)[0] == plain, adversary
 
 
 def test_the_same_requests_in_the_same_order_stay_exact(exact: TextModel) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import llama_cpp
 import pytest
+from adversaries import RightPathLast
 from fakes import TreeDrafter
 from inputs import GREEDY, STEP, generate
+from reference import assert_same_as_tiny, plain_llama
 
-from racer_local.config import DraftConfig, GenerationConfig, ModelConfig
+from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.decoding.text_model import TextModel
 from racer_local.errors import ClosedError, DecodeError, ModelLoadError
 from racer_local.speculation.tree import DraftTree, Source
@@ -90,12 +92,21 @@ def test_an_exception_in_the_middle_of_a_commit_loses_the_cache_and_not_the_mode
 
 def test_cancel_from_another_thread_during_a_long_prompt(smol: TextModel) -> None:
     prompt = smol.prompt_tokens("All work and no play makes Jack a dull boy. " * 120)
-    stopper = threading.Timer(0.05, smol.cancel)
-    stream = smol.stream(prompt, GREEDY, GenerationConfig(max_tokens=400))
-    stopper.start()
-    list(stream)
-    stopper.join()
+    told: list[tuple[int, int]] = []
+
+    def cancel(n_read: int, n_all: int) -> None:
+        told.append((n_read, n_all))
+        stopper = threading.Thread(target=smol.cancel)
+        stopper.start()
+        stopper.join()
+
+    limits = GenerationConfig(max_tokens=400)
+    stream = smol.stream(prompt, GREEDY, limits, on_prefill=cancel)
+    assert list(stream) == []
     assert stream.finish_reason == "cancelled"
+    # Once, in the middle.
+    [(n_read, n_all)] = told
+    assert n_read < n_all == len(prompt)
     expected, _ = generate(smol, smol.prompt_tokens(STEP), 8, DRAFT)
     assert len(expected) == 8
 
@@ -141,15 +152,15 @@ def test_255_branches_fit_and_300_are_cut(smol_path: Path) -> None:
     config = ModelConfig(path=smol_path, n_ctx=1024, max_nodes=255, max_leaves=255)
     with TextModel(config, DraftConfig(mode="off")) as model:
         prompt = model.prompt_tokens(STEP)
-        expected, _ = generate(model, prompt, 400, DraftConfig(mode="off"))
-        for n_leaves in (1, 2, 32, 255, 300):
+        expected, _ = generate(model, prompt, 3, DraftConfig(mode="off"))
+        for n_leaves in (1, 32, 255, 300):
             model.engine.use(TreeDrafter(lambda text, _, n=n_leaves: fan(n, text)), 255)
             model.engine.forget()
             limits = GenerationConfig(max_tokens=400)
             generation = model.engine.generate(prompt, GREEDY, limits)
             tokens = [next(generation).token for _ in range(3)]
             generation.close()
-            assert tokens == expected[:3]
+            assert tokens == expected
             assert generation.stats.n_drafted <= 2 * min(n_leaves, 255)
 
 
@@ -184,13 +195,24 @@ def test_tiny_models_of_other_kinds_give_the_same_tokens_with_drafts(
 ) -> None:
     config = ModelConfig(path=tiny_path(kind), n_ctx=256, n_threads=1)
     limits = GenerationConfig(max_tokens=80, ignore_eos=True)
-    with TextModel(config, DraftConfig(mode="off")) as model:
+    with (
+        TextModel(config, DraftConfig(mode="off")) as model,
+        plain_llama(config.path, 256) as plain,
+    ):
         prompt = model.prompt_tokens("the cat and the dog and the cat and the")
-        expected = [event.token for event in model.engine.generate(prompt, GREEDY, limits)]
+        # Three tokens only, chosen among by the whole context: whatever is chosen on which
+        # processor, such a text repeats itself, and drafts of it are taken.
+        few = SamplingConfig(temperature=0, logit_bias={token: 100.0 for token in prompt[-3:]})
         model.engine.use(DraftConfig(mode=mode, budget=16))
-        model.engine.forget()
+        generation = model.engine.generate(prompt, few, limits)
+        tokens = [event.token for event in generation]
+        assert_same_as_tiny(plain, prompt, tokens, few)
+        assert generation.stats.n_accepted > 0
+        # And any token; with a drafter that knows the answer.
+        free = plain.greedy(prompt, 80)
+        model.engine.use(RightPathLast(prompt, free))
         generation = model.engine.generate(prompt, GREEDY, limits)
-        assert [event.token for event in generation] == expected
+        assert_same_as_tiny(plain, prompt, [event.token for event in generation])
         assert generation.stats.n_accepted > 0
         assert not generation.stats.notices
 

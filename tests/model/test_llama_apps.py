@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ def test_a_side_question_does_not_evict_the_chat(llama: RacerLlama) -> None:
     assert llama.last_stats is not None
     n_read_for_side = llama.last_stats.n_prompt - llama.last_stats.n_reused
     assert n_read_for_side > 30
-    ask(llama, chat + " close\nStep 7:", 8)
+    ask(llama, chat + " open\nStep 10:", 8)
     assert llama.last_stats.n_reused >= len(llama.tokenize(chat.encode())) - 1
 
 
@@ -247,13 +247,29 @@ def test_cancel_ends_the_running_call_and_keeps_its_text(llama: RacerLlama) -> N
     assert ask(llama) == STEP_ANSWER
 
 
-def test_cancel_during_a_long_prompt(llama: RacerLlama) -> None:
-    timer = threading.Timer(0.05, llama.cancel)
-    timer.start()
-    answer = llama(LONG, max_tokens=100, temperature=0)
-    timer.join()
-    assert answer["choices"][0]["finish_reason"] == "cancelled"
-    assert ask(llama) == STEP_ANSWER
+def test_cancel_during_a_long_prompt(tiny_path: Callable[[str], Path]) -> None:
+    llama = RacerLlama(str(tiny_path("cycle")), n_ctx=1024, n_batch=64, draft="racer", budget=12)
+    told: list[tuple[int, int]] = []
+
+    def cancel(n_read: int, n_all: int) -> None:
+        told.append((n_read, n_all))
+        stopper = threading.Thread(target=llama.cancel)
+        stopper.start()
+        stopper.join()
+
+    llama.on_prefill = cancel
+    answer = llama("x" * 600, max_tokens=100, temperature=0)
+    assert answer["choices"][0] == {
+        **answer["choices"][0],
+        "text": "",
+        "finish_reason": "cancelled",
+    }
+    # Once, in the middle.
+    [(n_read, n_all)] = told
+    assert n_read < n_all
+    llama.on_prefill = None
+    assert ask(llama, "x" * 600, 8) == "abcdefgh"
+    llama.close()
 
 
 @pytest.mark.parametrize("n", [20, pytest.param(200, marks=pytest.mark.slow)])
@@ -337,38 +353,58 @@ def test_a_bounded_wait_ends_with_a_clear_error(llama: RacerLlama) -> None:
 
 
 def test_asyncio_calls_do_not_block_the_loop(llama: RacerLlama) -> None:
-    async def main() -> tuple[str, str, str, int]:
-        n_ticks = 0
+    """Each token waits for a turn of the loop: were it blocked, that would be for ever."""
+
+    async def main() -> tuple[str, str, str]:
+        has_ticked = threading.Event()
+        n_waits = 0
 
         async def tick() -> None:
-            nonlocal n_ticks
             while True:
-                await asyncio.sleep(0.005)
-                n_ticks += 1
+                await asyncio.sleep(0)
+                has_ticked.set()
+
+        def wait(ids: Any, scores: Any) -> Any:
+            nonlocal n_waits
+            n_waits += 1
+            has_ticked.clear()
+            assert has_ticked.wait(300)
+            return scores
 
         ticker = asyncio.create_task(tick())
-        options = {"max_tokens": 32, "temperature": 0}
+        options: dict[str, Any] = {"max_tokens": 32, "temperature": 0}
+        options["logits_processor"] = [wait]
         chunks = await llama.acreate_completion(STEP, stream=True, **options)
         streamed = "".join([c["choices"][0]["text"] async for c in chunks])
         whole = text_of(await llama.acreate_completion(STEP, **options))
         events = llama.astream_events(STEP, **options)
         told = "".join([event.text async for event in events])
         ticker.cancel()
-        return streamed, whole, told, n_ticks
+        assert n_waits >= 3 * 32
+        return streamed, whole, told
 
-    *texts, n_ticks = asyncio.run(main())
-    assert texts == [STEP_ANSWER] * 3
-    assert n_ticks > 10
+    assert list(asyncio.run(main())) == [STEP_ANSWER] * 3
 
 
 def test_asyncio_cancelling_frees_the_model(llama: RacerLlama) -> None:
+    began = threading.Event()
+
+    def note(ids: Any, scores: Any) -> Any:
+        began.set()
+        return scores
+
     async def main() -> str:
-        running = asyncio.create_task(llama.acreate_completion(LONG, max_tokens=100))
-        waiting = asyncio.create_task(llama.acreate_completion(LONG, max_tokens=100))
-        await asyncio.sleep(0.05)
+        endless = {"max_tokens": None, "logit_bias": {"0": -100, "2": -100}}
+        running = asyncio.create_task(
+            llama.acreate_completion(STEP, logits_processor=[note], **endless)
+        )
+        assert await asyncio.to_thread(began.wait, 300)
+        waiting = asyncio.create_task(llama.acreate_completion(LONG, **endless))
+        await asyncio.sleep(0)
         running.cancel()
         waiting.cancel()
-        await asyncio.gather(running, waiting, return_exceptions=True)
+        ended = await asyncio.gather(running, waiting, return_exceptions=True)
+        assert [type(error) for error in ended] == [asyncio.CancelledError] * 2
         async for _ in llama.astream_events(STEP, max_tokens=100, temperature=0):
             break
         return text_of(await llama.acreate_completion(STEP, max_tokens=32, temperature=0))
@@ -579,19 +615,18 @@ def test_a_draft_model_for_upstreams_own_class(smol_path: Path) -> None:
 def test_a_draft_model_and_a_prompt_longer_than_a_batch(smol_path: Path, llama: RacerLlama) -> None:
     import llama_cpp
 
-    text = STEP * 2
-    expected = ask(llama, text, 8)
+    expected = ask(llama, STEP, 8)
     path, sizes = str(smol_path), {"n_ctx": 512, "n_batch": 32}
     model = RacerLlama(path, draft_model=RacerDraftModel(), **sizes)
     assert any("draft_model" in notice for notice in model.notices)
-    assert ask(model, text, 8) == expected
+    assert ask(model, STEP, 8) == expected
     model.close()
     draft = RacerDraftModel()
     plain = llama_cpp.Llama(
         path, draft_model=draft, logits_all=True, flash_attn=True, verbose=False, **sizes
     )
     draft.attach(plain)
-    assert ask(plain, text, 8) == expected
+    assert ask(plain, STEP, 8) == expected
     plain.close()
 
 

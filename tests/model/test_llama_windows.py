@@ -16,8 +16,9 @@ from reference import PlainLlama, assert_same_as_plain
 from racer_local import RacerLlama
 from racer_local.errors import UnsupportedModelError
 
-# Above what upstream itself takes; in MiB.
-ALLOWED_MIB = 600
+# Above what upstream itself takes; in MiB. A float for every token of the prompt and of the
+# vocabulary would be 800.
+ALLOWED_MIB = 300
 
 
 def greedy(llama: RacerLlama, text: str, n: int) -> list[int]:
@@ -78,9 +79,11 @@ def test_a_model_that_cannot_go_back_writes_upstreams_text(
     tiny_path: Callable[[str], Path], kind: str
 ) -> None:
     path = str(tiny_path(kind))
-    threads = {"n_threads": 1, "n_threads_batch": 1}
-    plain = llama_cpp.Llama(path, n_ctx=256, verbose=False, flash_attn=True, **threads)
-    llama = RacerLlama(path, n_ctx=256, draft="racer", budget=8, **threads)
+    # The same steps with the same cache: equal to the last bit on any processor.
+    f16 = llama_cpp.GGML_TYPE_F16
+    same = {"n_threads": 1, "n_threads_batch": 1, "type_k": f16, "type_v": f16}
+    plain = llama_cpp.Llama(path, n_ctx=256, verbose=False, flash_attn=True, **same)
+    llama = RacerLlama(path, n_ctx=256, draft="racer", budget=8, **same)
     assert len([n for n in llama.notices if "drafting is off" in n]) == 1
     for text in ("hello world hello world", "hello world hello there", "hello world hello world"):
         expected = plain(text, max_tokens=12, temperature=0)["choices"]
@@ -109,7 +112,7 @@ if which == "plain":
 else:
     from racer_local import RacerLlama
     llama = RacerLlama(path, n_ctx=8192)
-ids = [(7 * i) % 5000 + 100 for i in range(3000)]
+ids = [(7 * i) % 5000 + 100 for i in range(800)]
 llama.create_completion(ids, max_tokens=24, temperature=0)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

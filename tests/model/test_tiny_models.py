@@ -96,6 +96,15 @@ def test_it_decodes(tiny_path, name: str) -> None:
         assert greedy(model, tokenize(model, "one two"), 48) != generated
 
 
+def test_a_cycle_goes_round_whatever_was_said(tiny_path) -> None:
+    with opened(tiny_path("cycle")) as model:
+        for text in (TEXT, "xyz", "abcdefgh abc"):
+            told = detokenize(model, greedy(model, tokenize(model, text), 20))
+            start = "abcdefgh".index(told[0])
+            assert told == ("abcdefgh" * 4)[start : start + 20]
+            assert start == ("abcdefgh".find(text[-1]) + 1) % 8
+
+
 @pytest.mark.parametrize("name", GENERATIVE)
 def test_any_text_survives_its_vocabulary(tiny_path, name: str) -> None:
     with opened(tiny_path(name)) as model:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# No wait is a test of speed: a busy machine only makes them longer.
+PATIENCE_S = 300
 
 
 class Served:
@@ -26,10 +29,15 @@ class Served:
         lines: what it wrote to stderr so far.
     """
 
-    def __init__(self, home: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, home: Path, costs: Path, *arguments: str, **environment: str) -> None:
+        # What steps cost is known here, too: see ``known_costs``.
+        self._costs = costs
         names = ("PATH", "SYSTEMROOT", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")
         kept = {name: os.environ[name] for name in names if name in os.environ}
         kept.update(HOME=str(home), USERPROFILE=str(home), LOCALAPPDATA=str(home))
+        kept.update(XDG_CACHE_HOME=str(home / ".cache"))
+        self._own_costs = home / costs.relative_to(costs.parents[2])
+        shutil.copytree(costs, self._own_costs)
         self.process = subprocess.Popen(
             [sys.executable, "-X", "utf8", "-m", "racer_local", "serve", "--port", "0", *arguments],
             cwd=ROOT,
@@ -56,15 +64,17 @@ class Served:
         self._has_url.set()
 
     def wait_for_address(self) -> Served:
-        assert self._has_url.wait(120)
+        assert self._has_url.wait(PATIENCE_S)
         assert self.url, self.lines
         return self
 
     def wait(self) -> Served:
         self.wait_for_address()
-        ends = time.monotonic() + 120
+        ends = time.monotonic() + PATIENCE_S
         while time.monotonic() < ends:
-            if httpx.get(f"{self.url}/health").status_code == 200:
+            if httpx.get(f"{self.url}/health", timeout=PATIENCE_S).status_code == 200:
+                for path in self._own_costs.glob("*.json"):
+                    shutil.copy2(path, self._costs)
                 return self
             assert self.process.poll() is None, self.lines
             time.sleep(0.05)
@@ -72,7 +82,7 @@ class Served:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
         self.process.kill()
@@ -83,37 +93,45 @@ class Served:
                 pipe.close()
 
     def client(self, **options: object) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=120, **options)  # type: ignore[arg-type]
+        return httpx.Client(base_url=self.url, timeout=PATIENCE_S, **options)  # type: ignore[arg-type]
 
     def metrics(self) -> dict[str, float]:
         """Read the counters: a sample's name with its labels, and its value."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        text = httpx.get(f"{self.url}/metrics").text
+        text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE_S).text
         return {
             f"{sample.name}{sorted(sample.labels.values())}": sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
         }
 
-    def wait_until_idle(self, seconds: float) -> bool:
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            if self.metrics()["racer_running[]"] == 0:
-                return True
-            time.sleep(0.02)
-        return False
+    def wait_until_idle(self) -> None:
+        wait_for(lambda: self.metrics()["racer_running[]"] == 0)
+
+    @property
+    def n_cancelled(self) -> float:
+        """Requests whose client went before their end."""
+        return self.metrics()["racer_cancelled_total[]"]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < ends, "it did not come to that"
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")
 def start_server(
-    tmp_path_factory: pytest.TempPathFactory,
+    session_costs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Served]]:
     """Return a function that starts a server; all end with the tests."""
     servers: list[Served] = []
 
     def start(*arguments: str, **environment: str) -> Served:
-        servers.append(Served(tmp_path_factory.mktemp("server"), *arguments, **environment))
+        home = tmp_path_factory.mktemp("server")
+        servers.append(Served(home, session_costs, *arguments, **environment))
         return servers[-1]
 
     yield start
@@ -125,6 +143,13 @@ def start_server(
 def served(start_server: Callable[..., Served], smol_path: Path) -> Served:
     """A server of the default model with a context of 1,024 tokens."""
     return start_server("--model", str(smol_path), "--ctx", "1024").wait()
+
+
+@pytest.fixture(scope="session")
+def served_tiny(start_server: Callable[..., Served], tiny_path: Callable[[str], Path]) -> Served:
+    """A server of the model that goes round, with drafts that do not go by the clock."""
+    draft = ("--draft", "racer", "--budget", "8")
+    return start_server("--model", str(tiny_path("cycle")), "--ctx", "1024", *draft).wait()
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Served  # type: ignore[attr-defined]
 
+PATIENCE_S = 300
+
 pytestmark = pytest.mark.server
 
 CHAT = "/v1/chat/completions"
@@ -44,6 +46,11 @@ def endless(n: int = 400, **more: Any) -> dict[str, Any]:
     )
 
 
+def held() -> dict[str, Any]:
+    """Ask for what nobody waits to the end of: eight answers, one after the other."""
+    return {**endless(900, stream=True), "n": 8}
+
+
 @contextmanager
 def raw_request(served: Served, body: dict[str, Any]) -> Iterator[socket.socket]:
     """Send a request and leave the connection to the test."""
@@ -53,42 +60,41 @@ def raw_request(served: Served, body: dict[str, Any]) -> Iterator[socket.socket]
         f"POST {CHAT} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(sent)}\r\n\r\n"
     )
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         connection.sendall(head.encode() + sent)
         yield connection
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        if condition():
-            return True
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < ends, "it did not come to that"
         time.sleep(0.02)
-    return False
 
 
 def test_a_client_that_leaves_a_stream_frees_the_model(
     served: Served, client: httpx.Client
 ) -> None:
     before = answer_of(client.post(CHAT, json=body_of("Name a colour.", 4)))
-    with client.stream("POST", CHAT, json=endless(800, stream=True)) as response:
+    n_before = served.n_cancelled
+    with client.stream("POST", CHAT, json=held()) as response:
         lines = response.iter_lines()
         for _ in range(6):
             next(lines)
-    began = time.monotonic()
     after = answer_of(client.post(CHAT, json=body_of("Name a colour.", 4)))
-    assert time.monotonic() - began < 3
     assert after["choices"] == before["choices"]
-    assert served.wait_until_idle(3)
-    generated = served.metrics()["racer_cancelled_total[]"]
-    assert generated >= 1
+    served.wait_until_idle()
+    # It did not come to its end.
+    assert served.n_cancelled == n_before + 1
 
 
 def test_a_client_that_leaves_while_its_prompt_is_read_frees_the_model(served: Served) -> None:
+    n_before = served.n_cancelled
     text = " ".join(str(random.Random(i).random()) for i in range(40))
-    with raw_request(served, body_of(text, 800)):
-        assert wait_for(lambda: served.metrics()["racer_running[]"] == 1)
-    assert served.wait_until_idle(3)
+    with raw_request(served, {**held(), "messages": body_of(text, 1)["messages"]}):
+        wait_for(lambda: served.metrics()["racer_running[]"] == 1)
+    wait_for(lambda: served.n_cancelled == n_before + 1)
+    served.wait_until_idle()
 
 
 def test_clients_that_leave_before_the_first_byte_do_no_harm(
@@ -97,8 +103,8 @@ def test_clients_that_leave_before_the_first_byte_do_no_harm(
     for _ in range(20):
         with raw_request(served, endless()):
             pass
-    assert served.wait_until_idle(30)
-    assert served.metrics()["racer_queue_length[]"] == 0
+    wait_for(lambda: served.metrics()["racer_queue_length[]"] == 0)
+    served.wait_until_idle()
     assert client.post(CHAT, json=body_of("Hi", 2)).status_code == 200
     assert not any("rror" in line or "Traceback" in line for line in served.lines)
 
@@ -141,7 +147,7 @@ def test_eight_clients_with_disconnects_get_what_they_would_alone(served: Served
 
     with ThreadPoolExecutor(8) as pool:
         assert all(list(pool.map(visit, range(8))))
-    assert served.wait_until_idle(10)
+    served.wait_until_idle()
 
 
 def test_a_full_queue_says_so_and_turns_come_in_order(
@@ -156,13 +162,15 @@ def test_a_full_queue_says_so_and_turns_come_in_order(
         finished.append(name)
 
     with served.client() as client:
-        with client.stream("POST", CHAT, json=endless(900, stream=True)) as response:
+        with client.stream("POST", CHAT, json=held()) as response:
             lines = response.iter_lines()
             next(lines)
             second = threading.Thread(target=ask, args=("second",))
             second.start()
-            assert wait_for(lambda: served.metrics()["racer_queue_length[]"] == 1)
-            refused = httpx.post(f"{served.url}{CHAT}", json=body_of("third", 2))
+            wait_for(lambda: served.metrics()["racer_queue_length[]"] == 1)
+            refused = httpx.post(
+                f"{served.url}{CHAT}", json=body_of("third", 2), timeout=PATIENCE_S
+            )
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) > 0
             assert refused.json()["error"]["code"] == "queue_full"
@@ -172,15 +180,16 @@ def test_a_full_queue_says_so_and_turns_come_in_order(
 
 
 def test_an_idle_model_is_unloaded_and_comes_back(
-    start_server: Callable[..., Served], smol_path: Path
+    start_server: Callable[..., Served], tiny_path: Callable[[str], Path]
 ) -> None:
-    served = start_server("--model", str(smol_path), "--ctx", "512", "--idle-unload", "0.01").wait()
+    model = ("--model", str(tiny_path("cycle")), "--ctx", "512")
+    served = start_server(*model, "--idle-unload", "0.01").wait()
     with served.client() as client:
         first = answer_of(client.post(CHAT, json=body_of("Name a colour.", 6)))["choices"]
-        assert wait_for(lambda: not client.get("/health").json()["model_loaded"])
+        wait_for(lambda: not client.get("/health").json()["model_loaded"])
         assert client.get("/v1/models").json()["data"][0]["meta"]["n_ctx"] == 512
-        assert client.post("/tokenize", json={"content": "Hi"}).json()["count"] == 1
-        assert wait_for(lambda: not client.get("/health").json()["model_loaded"])
+        assert client.post("/tokenize", json={"content": "Hi"}).json()["count"] > 0
+        wait_for(lambda: not client.get("/health").json()["model_loaded"])
         assert answer_of(client.post(CHAT, json=body_of("Name a colour.", 6)))["choices"] == first
     assert served.stop() == 0
 
@@ -207,20 +216,18 @@ def test_a_signal_in_the_middle_of_a_stream_ends_it_cleanly(
     served = start_server("--model", str(smol_path), "--ctx", "1024").wait()
     with (
         served.client() as client,
-        client.stream("POST", CHAT, json=endless(900, stream=True)) as response,
+        client.stream("POST", CHAT, json=held()) as response,
     ):
         lines = response.iter_lines()
         next(lines)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(client.post, CHAT, json=body_of("Hi", 2))
-            assert wait_for(lambda: served.metrics()["racer_queue_length[]"] == 1)
+            wait_for(lambda: served.metrics()["racer_queue_length[]"] == 1)
             served.process.send_signal(number)
-            began = time.monotonic()
             rest = [line for line in lines if line]
             refused = waiting.result()
-    assert served.process.wait(10) == 0
+    assert served.process.wait(PATIENCE_S) == 0
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
-    assert time.monotonic() - began < 5
     # Cut off, it says so: an error event, and nothing that looks like an end.
     last = json.loads(rest[-1].removeprefix("data: "))
     assert last["error"]["code"] == "cancelled"

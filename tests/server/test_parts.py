@@ -203,7 +203,10 @@ def test_slow_code_is_ended_and_quick_code_is_not() -> None:
 
     with pytest.raises(TooSlowError):
         without_end()
-    with time_limit(0.05):
+    with time_limit(300):
+        pass
+    # Nor is anything ended later, by a limit that was left in time; a busy machine may miss it.
+    with contextlib.suppress(TooSlowError), time_limit(0.05):
         pass
     time.sleep(0.1)
 

@@ -78,10 +78,12 @@ def test_a_form_that_any_page_could_post_is_refused(client: httpx.Client) -> Non
         assert error_of(refused)["code"] == "unsupported_media_type"
 
 
-def test_a_listed_origin_and_a_key(start_server: Callable[..., Served], smol_path: Path) -> None:
+def test_a_listed_origin_and_a_key(
+    start_server: Callable[..., Served], tiny_path: Callable[[str], Path]
+) -> None:
     origin = "https://app.example"
     served = start_server(
-        *("--model", str(smol_path), "--ctx", "256", "--allow-origin", origin),
+        *("--model", str(tiny_path("cycle")), "--ctx", "256", "--allow-origin", origin),
         RACER_API_KEY="sésame",
     ).wait()
     key = "Bearer sésame".encode()
@@ -146,7 +148,7 @@ def test_a_hundred_megabytes_are_refused_unread(served: Served, client: httpx.Cl
         f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {10**8}\r\n\r\n"
     )
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=300) as connection:
         connection.sendall(head.encode())
         answer = connection.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 413")
@@ -300,7 +302,7 @@ def test_no_fuzzed_body_is_a_fault_of_ours(served: Served, client: httpx.Client)
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "utf8", "-m", "racer_local", "serve", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=120
+        command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300
     )
 
 

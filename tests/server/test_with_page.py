@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.server
 
 CHAT = "/v1/chat/completions"
+PATIENCE_S = 300
+STORY = "Write a very long story about the sea."
 LONG = "These are the rules of the house. " + " ".join(f"Rule {i} is rule {i}." for i in range(20))
 
 
@@ -30,6 +33,27 @@ LONG = "These are the rules of the house. " + " ".join(f"Rule {i} is rule {i}." 
 def both(start_server: Callable[..., Served], smol_path: Path) -> Served:
     pytest.importorskip("gradio", reason="the chat page's packages are not installed")
     return start_server("--model", str(smol_path), "--ctx", "1024", "--ui").wait()
+
+
+@contextlib.contextmanager
+def kept_busy(served: Served) -> Iterator[None]:
+    """Have the model at work for somebody else: whoever asks meanwhile waits."""
+    body = {
+        "messages": [{"role": "user", "content": "Write a long story about the sea."}],
+        **{"max_tokens": 900, "n": 8, "stream": True, "logit_bias": {"2": -100, "0": -100}},
+    }
+    with served.client() as client, client.stream("POST", CHAT, json=body) as response:
+        # Held on to: the connection ends with it.
+        lines = response.iter_lines()
+        next(lines)
+        yield
+
+
+def wait_for_queue(served: Served, n: int) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while served.metrics()["racer_queue_length[]"] != n:
+        assert time.monotonic() < ends
+        time.sleep(0.05)
 
 
 def ask_api(served: Served, text: str, n: int) -> dict[str, Any]:
@@ -125,39 +149,29 @@ def test_a_page_and_a_program_take_turns_and_leave_each_other_as_they_were(
     page = open_page()
     before = ask_api(both, LONG, 12)
     assert before["usage"]["prompt_tokens_details"]["cached_tokens"] < 40
-    answers: list[tuple[float, str, dict[str, Any]]] = []
-
-    def program() -> None:
-        answer = ask_api(both, LONG, 12)
-        answers.append((time.monotonic(), "program", answer))
-
-    waiting = threading.Thread(target=program)
-    texts, n_waiting = [], 0.0
-    for text in page.chat("Write a very long story about the sea.", 160):
-        texts.append(text)
-        if len(texts) == 1:
-            waiting.start()
-        elif not n_waiting:
-            n_waiting = both.metrics()["racer_queue_length[]"]
-    ended = time.monotonic()
-    waiting.join(120)
-    # It streamed, the other one waited for its end, and found its text in the cache.
+    texts: list[str] = []
+    with ThreadPoolExecutor(2) as pool:
+        with kept_busy(both):
+            told = pool.submit(lambda: texts.extend(page.chat(STORY, 64)))
+            wait_for_queue(both, 1)
+            program = pool.submit(ask_api, both, LONG, 12)
+            wait_for_queue(both, 2)
+        during = program.result()
+        told.result()
+    # It streamed, the other one came after it, and found its text in the cache.
     assert len(set(texts)) > 2
-    assert n_waiting == 1
-    ((answered, _, during),) = answers
-    assert answered > ended - 0.5
     assert during["choices"] == before["choices"]
     n_prompt = before["usage"]["prompt_tokens"]
     assert during["usage"]["prompt_tokens_details"]["cached_tokens"] == n_prompt - 1
     # Another way of drafting, and a race from an empty cache: the program's text is still there.
-    again = list(page.chat("Write a very long story about the sea.", 160, "racer"))
+    again = list(page.chat(STORY, 64, "racer"))
     assert again[-1] == texts[-1]
     verdict = page.race("Name three fruits.", 16)
     assert "wrote exactly the same text" in verdict or "The texts part" in verdict
     after = ask_api(both, LONG, 12)
     assert after["choices"] == before["choices"]
     assert after["usage"]["prompt_tokens_details"]["cached_tokens"] == n_prompt - 1
-    assert both.wait_until_idle(30)
+    both.wait_until_idle()
 
 
 def test_the_page_is_behind_the_same_checks_and_cannot_change_the_model(
@@ -182,10 +196,10 @@ def test_the_page_is_behind_the_same_checks_and_cannot_change_the_model(
 
 
 def test_with_a_key_a_browser_is_asked_for_it(
-    start_server: Callable[..., Served], smol_path: Path
+    start_server: Callable[..., Served], tiny_path: Callable[[str], Path]
 ) -> None:
     pytest.importorskip("gradio", reason="the chat page's packages are not installed")
-    served = start_server("--model", str(smol_path), "--ui", RACER_API_KEY="sésame")
+    served = start_server("--model", str(tiny_path("cycle")), "--ui", RACER_API_KEY="sésame")
     served.wait()
 
     def basic(user: str, password: str) -> dict[str, str]:
@@ -224,30 +238,26 @@ def test_without_gradio_it_says_what_to_install(smol_path: Path) -> None:
 
 def test_a_page_that_waits_gives_its_place_up(both: Served, open_page: Callable[[], Page]) -> None:
     first, second = open_page(), open_page()
-    running = first.chat("Write a very long story about the sea.", 400)
-    next(running)
-    waits = second.chat("Say hi.", 16)
-    thread = threading.Thread(target=lambda: list(waits))
-    thread.start()
-    ends = time.monotonic() + 30
-    while both.metrics()["racer_queue_length[]"] < 1:
-        assert time.monotonic() < ends
-        time.sleep(0.05)
-    stop = {"data": [], "fn_index": 0, "session_hash": second._session}
-    for each in second._config["dependencies"]:
-        if each["targets"] in (
-            [[second._id("rl-stop"), "click"]],
-            [[first._id("rl-stop"), "click"]],
-        ):
-            stop["fn_index"] = each["id"]
-    for page in (second, first):
+
+    def stop(page: Page) -> None:
+        targets = [[page._id("rl-stop"), "click"]]
+        number = next(e["id"] for e in page._config["dependencies"] if e["targets"] == targets)
+        sent = {"data": [], "fn_index": number, "session_hash": page._session}
         with both.client() as client:
-            sent = {**stop, "session_hash": page._session}
             assert client.post("/ui/gradio_api/run/predict", json=sent).status_code == 200
-        if page is second:
-            thread.join(30)
-            assert not thread.is_alive()
-            assert both.metrics()["racer_running[]"] == 1
-    assert both.wait_until_idle(10)
+
+    with kept_busy(both):
+        thread = threading.Thread(target=lambda: list(second.chat("Say hi.", 16)))
+        thread.start()
+        wait_for_queue(both, 1)
+        stop(second)
+        thread.join()
+        assert both.metrics()["racer_queue_length[]"] == 0
+        assert both.metrics()["racer_running[]"] == 1
+    both.wait_until_idle()
+    running = first.chat(STORY, 400)
+    next(running)
+    stop(first)
     list(running)
+    both.wait_until_idle()
     assert httpx.get(f"{both.url}/health").json()["model_loaded"] is True

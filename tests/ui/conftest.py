@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 
+from racer_local.setup.browser import find_browser
+
 ROOT = Path(__file__).resolve().parents[2]
 _SHOTS = Path(os.environ.get("RACER_SCREENSHOTS", ROOT / "build" / "screenshots"))
+# Looked for before tests have a home of their own: Playwright keeps its browsers in the user's.
+BROWSER = find_browser()
 # No wait for a page is a test of speed: a busy machine only makes them longer.
-_PATIENCE_MS = int(os.environ.get("RACER_UI_PATIENCE_MS", "60000"))
+_PATIENCE_MS = int(os.environ.get("RACER_UI_PATIENCE_MS", "300000"))
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -69,7 +73,7 @@ class UiServer:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(60)
+        self.process.wait(300)
         self._log.close()
 
 
@@ -99,14 +103,11 @@ def broken_path(server: UiServer) -> Path:
 # Not longer: Playwright leaves an event loop running on this thread as long as it lives.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from racer_local.setup.browser import find_browser
-
     playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright")
-    path = find_browser()
-    if path is None:
+    if BROWSER is None:
         pytest.skip("no Chromium; `make test` installs one where it can, RACER_BROWSER names one")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=_FLAGS)
+        browser = started.chromium.launch(executable_path=BROWSER, args=_FLAGS)
         yield browser
         browser.close()
 

@@ -2,8 +2,9 @@
 
     python served.py RECORD.jsonl ARGUMENTS...
 
-writes a line for every prompt that is built and for every decode step. Prompts of several batches
-are read slowly, as by a large model: else nobody could stop their reading.
+writes a line for every prompt that is built, for every decode step and for every end. What is to be
+stopped goes on until it is: a prompt that says "stop reading me" is never read to its end, and the
+answer to one that says "stop me" is slow, as by a large model.
 """
 
 from __future__ import annotations
@@ -34,22 +35,32 @@ def record_into(path: str) -> None:
         on_prefill: Callable[[int, int], None] | None = None,
         **named: Any,
     ) -> TextStream:
-        write(prompt="".join(model.model.token_text(token) for token in prompt))
+        text = "".join(model.model.token_text(token) for token in prompt)
+        write(prompt=text)
 
         def noted(outcome: StepOutcome) -> None:
             write(step=len(outcome.path))
             if on_step is not None:
                 on_step(outcome)
+            if "stop me" in text:
+                time.sleep(0.1)
 
         def read(n_read: int, n_all: int) -> None:
             if on_prefill is not None:
                 on_prefill(n_read, n_all)
-            if n_read < n_all:
-                time.sleep(4)
+            while n_read < n_all and "stop reading me" in text and not model.target.is_stopped:
+                time.sleep(0.02)
 
         return real(model, prompt, *arguments, on_step=noted, on_prefill=read, **named)
 
+    end = TextStream.close
+
+    def close(stream: TextStream) -> None:
+        end(stream)
+        write(ended=str(stream.finish_reason), n_tokens=len(stream.tokens))
+
     TextModel.stream = stream  # type: ignore[assignment,method-assign]
+    TextStream.close = close  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def say(service: Any, text: str, *said: dict[str, str], session: str = "tab") ->
         draft=DraftConfig(),
     )
     with service.take_turn(session) as turn:
-        turn.wait(60)
+        turn.wait(300)
         *_, answer = service.answer(ask, turn)
     assert not answer.error
     return answer
@@ -51,7 +51,7 @@ def test_conversations_are_kept_once_they_are_over_and_only_if_asked_for(
         say(service, "Something else altogether: who are you?")
         done = threading.Event()
         service.work(lambda model: done.set())
-        assert done.wait(60)
+        assert done.wait(300)
         assert path.exists()
         before = path.read_bytes()
         service.load(lambda share: None, remembers=False)

