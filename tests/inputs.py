@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
+from racer_local.concurrency.compute_thread import CallerThread
+from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.decoding.engine import FinishReason
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 
 # What the default model says after these is certain: the likeliest token is ahead of the second
 # by more than 2 at every place, and processors round their logits differently by less than 1.
@@ -39,8 +41,13 @@ PROMPTS = [
 ]
 
 
+def open_session(config: ModelConfig, draft: DraftConfig | None = None, **more: Any) -> Session:
+    """Open a model that computes on the thread that asks, as all of a test's do."""
+    return Session(config, draft, compute=CallerThread(), **more)
+
+
 def generate(
-    model: TextModel,
+    model: Session,
     prompt: list[int],
     n: int | None,
     draft: DraftConfig | None = None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from racer_local.cli.opening import open_session
 from racer_local.cli.options import model_config, model_options
 from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from racer_local.bench.contest import Contestant
     from racer_local.bench.runner import Race
     from racer_local.bench.suites import Prompt
-    from racer_local.decoding.text_model import TextModel
+    from racer_local.decoding.session import Session
 
 __all__ = ["command"]
 
@@ -168,18 +169,16 @@ def _ended_by_sigterm() -> Iterator[None]:
 @contextlib.contextmanager
 def _opened(
     options: dict[str, Any], draft: DraftConfig, *, all_rows: bool = False
-) -> Iterator[TextModel]:
+) -> Iterator[Session]:
     from racer_local.bench.record import batch_for_all_rows
-    from racer_local.decoding.text_model import TextModel
+    from racer_local.concurrency.compute_thread import CallerThread
     from racer_local.gguf.header import inspect_gguf
 
     config = model_config(options, draft)
     if all_rows:
         n_vocab = inspect_gguf(config.path).n_vocab or 2**18
         config = replace(config, n_batch=batch_for_all_rows(n_vocab))
-    with Progress("loading the model", unit="%", scale=100) as progress:
-        model = TextModel(config, draft, lambda share: progress.show(share, 1.0))
-    with model:
+    with open_session(config, draft, compute=CallerThread()) as model:
         for notice in model.notices:
             click.echo(f"note: {notice}", err=True)
         yield model
@@ -267,8 +266,8 @@ def _measure(plan: _Plan, options: dict[str, Any]) -> int:
 
 @contextlib.contextmanager
 def _opened_exactly(
-    plan: _Plan, options: dict[str, Any], model: TextModel
-) -> Iterator[TextModel | None]:
+    plan: _Plan, options: dict[str, Any], model: Session
+) -> Iterator[Session | None]:
     """Open the model a second time for modes with +exact; None where there are none."""
     from racer_local.bench.contest import EXACT_BASE, tree_size
 
@@ -281,7 +280,7 @@ def _opened_exactly(
 
 @contextlib.contextmanager
 def _contestants(
-    plan: _Plan, options: dict[str, Any], model: TextModel, exact_model: TextModel | None
+    plan: _Plan, options: dict[str, Any], model: Session, exact_model: Session | None
 ) -> Iterator[list[Contestant]]:
     """Yield all who take part; other programs run until the block is left."""
     from racer_local.bench.contest import BASE, EXACT_BASE, ModeContestant, base_of

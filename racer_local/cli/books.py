@@ -10,7 +10,7 @@ from racer_local.errors import ConfigError
 from racer_local.wording import counted, quoted
 
 if TYPE_CHECKING:
-    from racer_local.decoding.text_model import TextModel
+    from racer_local.decoding.session import Session
     from racer_local.speculation.stats import Stats
 
 __all__ = ["book_arguments", "check_books", "remember", "source_lines"]
@@ -32,17 +32,17 @@ def check_books(options: dict[str, Any], draft: DraftConfig) -> None:
 
 
 def book_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``TextModel`` that the options make."""
+    """Return the arguments of ``Session`` that the options make."""
     return {"books": options["books"], "use_memory": options.get("remember", False)}
 
 
-def remember(model: TextModel, tokens: Sequence[int], say: Callable[[str], None]) -> None:
+def remember(session: Session, tokens: Sequence[int], say: Callable[[str], None]) -> None:
     """Keep a text and tell where it is.
 
     Raises:
         ConfigError: it cannot be kept.
     """
-    path = model.remember(tokens)
+    path = session.remember(tokens)
     say(f"remembered in {path}; racer-local forget removes it")
 
 

@@ -58,7 +58,6 @@ def command(**options: Any) -> int:
     from racer_local.cli.chat_model import ChatModel
     from racer_local.cli.chat_screen import Screen
     from racer_local.cli.interrupts import Interrupts
-    from racer_local.concurrency.worker import Worker
 
     settings = ChatSettings(sampling_config(options), generation_config(options))
     draft = draft_config(options)
@@ -74,30 +73,24 @@ def command(**options: Any) -> int:
     if is_interactive:
         reader = TerminalReader(interrupts, list(COMMANDS), options["history"])
     screen = Screen()
-    with Worker() as worker:
-        model = ChatModel(worker, options, draft)
-        try:
-            for notice in model.text_model.notices:
-                screen.note(f"note: {notice}")
-            if is_interactive:
-                screen.note(
-                    f"{model.name}, context {model.n_ctx:,} · /help lists the commands, "
-                    "Ctrl-D leaves"
-                )
-            if options["remember"]:
-                screen.note(f"note: {model.memory_notice()}")
-            chat = Chat(
-                worker,
-                model,
-                settings,
-                screen,
-                interrupts,
-                conversation,
-                run_command,
-                is_interactive=is_interactive,
-                is_kept=options["remember"],
+    with ChatModel(options, draft) as model:
+        for notice in model.session.notices:
+            screen.note(f"note: {notice}")
+        if is_interactive:
+            screen.note(
+                f"{model.name}, context {model.n_ctx:,} · /help lists the commands, Ctrl-D leaves"
             )
-            with interrupts:
-                return chat.run(reader)
-        finally:
-            model.close()
+        if options["remember"]:
+            screen.note(f"note: {model.memory_notice()}")
+        chat = Chat(
+            model,
+            settings,
+            screen,
+            interrupts,
+            conversation,
+            run_command,
+            is_interactive=is_interactive,
+            is_kept=options["remember"],
+        )
+        with interrupts:
+            return chat.run(reader)

@@ -98,9 +98,9 @@ def _model(chat: Chat, text: str) -> None:
         # The next model's tokens are others.
         chat.keep()
         chat.model.switch(text.strip())
-        for notice in chat.model.text_model.notices:
+        for notice in chat.model.session.notices:
             chat.screen.note(f"note: {notice}")
-    header = chat.model.text_model.model.header
+    header = chat.model.session.model.header
     chat.screen.note(f"{chat.model.name}, context {chat.model.n_ctx:,}, {header.path}")
 
 
@@ -140,7 +140,7 @@ def _draft(chat: Chat, text: str) -> None:
                 raise ConfigError(f"{error}"[:200]) from None
         chat.model.use(draft)
     now = chat.model.draft
-    for notice in unused_notices(chat.model.text_model.books, now.mode):
+    for notice in unused_notices(chat.model.session.books, now.mode):
         chat.screen.note(f"note: {notice}")
     chat.screen.note(f"draft {now.mode}" + (f", budget {now.budget}" if now.mode != "off" else ""))
 

@@ -15,11 +15,10 @@ from racer_local.cli.chat_model import ChatModel
 from racer_local.cli.chat_screen import Screen
 from racer_local.cli.interrupts import Interrupts
 from racer_local.cli.progress import Progress
-from racer_local.concurrency.worker import Worker
 from racer_local.errors import RacerError
 
 if TYPE_CHECKING:
-    from racer_local.decoding.text_model import TextStream
+    from racer_local.decoding.answer import Answer
     from racer_local.speculation.stats import Stats
 
 __all__ = ["Chat"]
@@ -46,7 +45,6 @@ class Chat:
 
     def __init__(
         self,
-        worker: Worker,
         model: ChatModel,
         settings: ChatSettings,
         screen: Screen,
@@ -73,7 +71,6 @@ class Chat:
         self.n_used = 0
         self.is_leaving = False
         self.exit_code = 0
-        self._worker = worker
         self._interrupts = interrupts
         self._run_command = run_command
         self._is_interactive = is_interactive
@@ -116,7 +113,7 @@ class Chat:
         """
         said, self._said = self._said, []
         if said and self.is_kept:
-            remember(self.model.text_model, said, self.screen.note)
+            remember(self.model.session, said, self.screen.note)
 
     def _keep_at_end(self) -> bool:
         try:
@@ -155,10 +152,9 @@ class Chat:
                 self.conversation.turns.append(old)
 
     def _answer(self) -> None:
-        model = self.model.text_model
         text = ""
         try:
-            with self._interrupts.stopping(model.cancel):
+            with self._interrupts.stopping(self.model.session.cancel):
                 room = answer_room(self.model.n_ctx, self.settings.limits.max_tokens)
                 fitted = self.model.fit(self.conversation, room)
                 if fitted.n_dropped:
@@ -169,26 +165,26 @@ class Chat:
                         f"note: the context is full; the oldest {turns} will no longer be read"
                     )
                 with Progress("reading the prompt", unit="tokens") as progress:
-                    stream = self._stream(fitted.tokens, progress)
+                    answer = self._stream(fitted.tokens, progress)
                     scanner = ReasoningScanner(self.model.end_of(fitted.tokens))
                     try:
-                        self._show(stream, scanner, progress)
+                        self._show(answer, scanner, progress)
                     finally:
-                        text = stream.text
+                        text = answer.text
         finally:
             # A partial answer stays, whatever ended it.
             self.conversation.answer(text)
-        if stream.tokens:
-            self._said = [*fitted.tokens, *stream.tokens]
-        self._tell(stream, len(fitted.tokens))
+        if answer.tokens:
+            self._said = [*fitted.tokens, *answer.tokens]
+        self._tell(answer, len(fitted.tokens))
         n_pressed = self._interrupts.take()
         if n_pressed:
             self._is_armed = True
             self.is_leaving = n_pressed > 1 or not self._is_interactive
             self.exit_code = _INTERRUPTED if self.is_leaving else self.exit_code
 
-    def _stream(self, tokens: list[int], progress: Progress) -> TextStream:
-        cancel, interrupts = self.model.text_model.cancel, self._interrupts
+    def _stream(self, tokens: list[int], progress: Progress) -> Answer:
+        cancel, interrupts = self.model.session.cancel, self._interrupts
 
         def on_prefill(done: int, total: int) -> None:
             # Pressed before there was anything to stop.
@@ -198,31 +194,30 @@ class Chat:
 
         return self.model.stream(tokens, self.settings, on_prefill)
 
-    def _show(self, stream: TextStream, scanner: ReasoningScanner, progress: Progress) -> None:
-        cancel = self.model.text_model.cancel
+    def _show(self, answer: Answer, scanner: ReasoningScanner, progress: Progress) -> None:
         try:
-            for event in self._worker.iterate(stream, cancel):
+            for event in answer:
                 progress.clear()
-                source = event.token.source if event.token is not None else None
+                source = answer.sources[-1] if event.token is not None else None
                 for piece, is_reasoning in scanner.push(event.text):
                     self.screen.write(piece, source, is_reasoning=is_reasoning)
                 if self._interrupts.count:
-                    cancel()
+                    answer.cancel()
             for piece, is_reasoning in scanner.flush():
                 self.screen.write(piece, is_reasoning=is_reasoning)
         finally:
             self.screen.end_answer()
 
-    def _tell(self, stream: TextStream, n_prompt: int) -> None:
-        stats = self.last_stats = stream.stats
+    def _tell(self, answer: Answer, n_prompt: int) -> None:
+        stats = self.last_stats = answer.stats
         self.n_used = n_prompt + stats.n_generated
-        self.last_origins = self.model.text_model.drafted_from(stream)
+        self.last_origins = self.model.session.drafted_from(answer)
         for notice in stats.notices:
             self.screen.note(f"note: {notice}")
-        if stream.finish_reason == "cancelled":
-            kept = "what there is of it stays" if stream.text else "the question is taken back"
+        if answer.finish_reason == "cancelled":
+            kept = "what there is of it stays" if answer.text else "the question is taken back"
             self.screen.note(f"stopped; {kept}")
-        elif stream.finish_reason == "length" and self.n_used >= self.model.n_ctx - 1:
+        elif answer.finish_reason == "length" and self.n_used >= self.model.n_ctx - 1:
             self.screen.note(
                 "note: the answer was cut because the context is full; /clear starts anew, "
                 "--ctx makes more room"

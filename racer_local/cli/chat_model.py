@@ -1,68 +1,66 @@
-"""The model a chat talks to: opened, asked and changed on one thread."""
+"""The model a chat talks to."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from racer_local.cli.books import book_arguments
+from racer_local.cli.opening import open_session
 from racer_local.cli.options import model_config
-from racer_local.cli.progress import Progress
-from racer_local.concurrency.worker import Worker
+from racer_local.concurrency.closing import Closing
 from racer_local.config import AUTO_LEAVES, DraftConfig
 from racer_local.errors import ConfigError, RacerError
 
 if TYPE_CHECKING:
     from racer_local.chat.conversation import Conversation, Fitted
     from racer_local.chat.settings import ChatSettings
-    from racer_local.decoding.text_model import TextModel, TextStream
+    from racer_local.decoding.answer import Answer
+    from racer_local.decoding.session import Session
 
 __all__ = ["ChatModel"]
 
 _N_TAIL = 8
 
 
-class ChatModel:
+class ChatModel(Closing):
     """A model that can be exchanged for another while the chat goes on.
 
     Attributes:
         draft: how tokens are drafted.
     """
 
-    def __init__(self, worker: Worker, options: dict[str, Any], draft: DraftConfig) -> None:
+    def __init__(self, options: dict[str, Any], draft: DraftConfig) -> None:
         """Open the model that the options name.
 
         Raises:
             RacerError: it cannot be opened, or has no chat template.
         """
         self.draft = draft
-        self._worker = worker
         self._options = options
-        self._model: TextModel | None = None
+        self._session: Session | None = None
         self._open(options)
 
     @property
-    def text_model(self) -> TextModel:
+    def session(self) -> Session:
         """The open model."""
-        if self._model is None:
+        if self._session is None:
             raise ConfigError("no model is open; choose one with /model")
-        return self._model
+        return self._session
 
     @property
     def name(self) -> str:
         """What the model is called."""
-        header = self.text_model.model.header
+        header = self.session.model.header
         return f"{header.name or header.path.stem} ({header.file_type})"
 
     @property
     def n_ctx(self) -> int:
         """Tokens the context holds."""
-        return self.text_model.target.n_ctx
+        return self.session.target.n_ctx
 
     def _open(self, options: dict[str, Any]) -> None:
-        from racer_local.decoding.text_model import TextModel
         from racer_local.gguf.header import inspect_gguf
 
         config = model_config(options, self.draft)
@@ -77,23 +75,7 @@ class ChatModel:
             )
         # Two models at once may not fit into memory.
         self.close()
-        # The worker's own flag stays up once it was raised; here a later load may succeed.
-        is_stopping = threading.Event()
-        with Progress("loading the model", unit="%", scale=100) as progress:
-
-            def on_progress(share: float) -> None:
-                if is_stopping.is_set():
-                    raise KeyboardInterrupt
-                progress.show(share, 1.0)
-
-            arguments = book_arguments(options)
-            try:
-                self._model = self._worker.call(
-                    lambda: TextModel(config, self.draft, on_progress, **arguments)
-                )
-            except BaseException:
-                is_stopping.set()
-                raise
+        self._session = open_session(config, self.draft, **book_arguments(options))
         self._options = options
 
     def switch(self, name: str) -> None:
@@ -123,7 +105,7 @@ class ChatModel:
         try:
             self._open(options)
         except (RacerError, KeyboardInterrupt):
-            if self._model is None:
+            if self._session is None:
                 self._open(before)
             raise
 
@@ -133,18 +115,16 @@ class ChatModel:
         Raises:
             ConfigError: the model was opened for smaller trees.
         """
-        engine = self.text_model.engine
-        self._worker.call(lambda: engine.use(draft))
+        self.session.use(draft)
         self.draft = draft
 
     def fit(self, conversation: Conversation, room: int) -> Fitted:
         """Turn the conversation into a prompt; see ``Conversation.fit``."""
-        model, n_ctx = self.text_model, self.n_ctx
-        return self._worker.call(lambda: conversation.fit(model.chat_tokens, n_ctx, room))
+        return conversation.fit(self.session.chat_tokens, self.n_ctx, room)
 
     def end_of(self, tokens: list[int]) -> str:
         """Return the text of a prompt's last few tokens."""
-        model = self.text_model.model
+        model = self.session.model
         tail = tokens[-_N_TAIL:]
         return b"".join(model.piece(token, special=True) for token in tail).decode(
             "utf-8", "replace"
@@ -155,22 +135,22 @@ class ChatModel:
         tokens: list[int],
         settings: ChatSettings,
         on_prefill: Callable[[int, int], None],
-    ) -> TextStream:
+    ) -> Answer:
         """Prepare an answer."""
-        return self.text_model.stream(
+        return self.session.stream(
             tokens, settings.sampling, settings.limits, on_prefill=on_prefill
         )
 
     def memory_notice(self) -> str:
         """Say what --remember does with this chat."""
         return (
-            f"what is said here is kept in {self.text_model.memory_path}, readable by you alone, "
+            f"what is said here is kept in {self.session.memory_path}, readable by you alone, "
             "and drafted from in later chats; /remember off keeps no more of it, racer-local "
             "forget removes it all"
         )
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
-        model, self._model = self._model, None
-        if model is not None:
-            self._worker.call(model.close)
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()

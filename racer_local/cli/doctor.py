@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from racer_local.cli.opening import open_session
 from racer_local.cli.options import model_config, model_options
-from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig
 
 if TYPE_CHECKING:
@@ -137,23 +137,11 @@ def _facts(config: ModelConfig) -> tuple[MachineFacts, int]:
 
 def _measure(config: ModelConfig) -> tuple[dict[int, float], list[str]]:
     """Time steps of rising size; nothing where the model cannot draft."""
-    from racer_local.concurrency.worker import Worker
-    from racer_local.decoding.text_model import TextModel
     from racer_local.measuring.probe import probe_steps
 
     off = DraftConfig(mode="off")
-    with Worker() as worker, Progress("loading the model", unit="%", scale=100) as progress:
-
-        def on_progress(share: float) -> None:
-            worker.check()
-            progress.show(share, 1.0)
-
-        model = worker.call(lambda: TextModel(config, off, on_progress))
-        progress.clear()
-        try:
-            if not model.target.max_nodes:
-                return {}, model.notices
-            probe = worker.call(lambda: probe_steps(model.target, _N_MAX, _MEASURE_S))
-            return dict(probe.points), model.notices
-        finally:
-            worker.call(model.close)
+    with open_session(config, off) as session:
+        if not session.target.max_nodes:
+            return {}, session.notices
+        probe = session.run(lambda: probe_steps(session.target, _N_MAX, _MEASURE_S))
+        return dict(probe.points), session.notices

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from racer_local.cli.books import book_arguments, check_books, remember, source_lines
+from racer_local.cli.opening import open_session
 from racer_local.cli.options import (
     book_options,
     draft_config,
@@ -23,12 +24,12 @@ from racer_local.cli.options import (
     sampling_options,
 )
 from racer_local.cli.progress import Progress
-from racer_local.concurrency.worker import Worker
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
 
 if TYPE_CHECKING:
-    from racer_local.decoding.text_model import TextModel, TextStream
+    from racer_local.decoding.answer import Answer
+    from racer_local.decoding.session import Session
 
 __all__ = ["command"]
 
@@ -67,32 +68,19 @@ def command(prompt: str | None, **options: Any) -> int:
     draft = draft_config(options)
     check_books(options, draft)
     text = _read_prompt(prompt)
-    from racer_local.decoding.text_model import TextModel
-
     config = model_config(options, draft)
-    with Worker() as worker, Progress("loading the model", unit="%", scale=100) as progress:
-
-        def on_progress(share: float) -> None:
-            worker.check()
-            progress.show(share, 1.0)
-
-        arguments = book_arguments(options)
-        model = worker.call(lambda: TextModel(config, draft, on_progress, **arguments))
-        progress.clear()
-        try:
-            for notice in model.notices:
-                click.echo(f"note: {notice}", err=True)
-            tokens = _prompt_tokens(model, text, options)
-            ask = partial(_answer, worker, model, tokens, limits=limits)
-            stream = ask(sampling, show=not options["as_json"])
-            compared = _compare(model, ask, sampling, stream) if options["compare"] else None
-            origins = model.drafted_from(stream) if model.books.books else []
-            _report(stream, compared, origins, as_json=options["as_json"], more=options["stats"])
-            if options["remember"]:
-                said = [*tokens, *stream.tokens]
-                remember(model, said, lambda line: click.echo(line, err=True))
-        finally:
-            worker.call(model.close)
+    with open_session(config, draft, **book_arguments(options)) as session:
+        for notice in session.notices:
+            click.echo(f"note: {notice}", err=True)
+        tokens = _prompt_tokens(session, text, options)
+        ask = partial(_answer, session, tokens, limits=limits)
+        answer = ask(sampling, show=not options["as_json"])
+        compared = _compare(session, ask, sampling, answer) if options["compare"] else None
+        origins = session.drafted_from(answer) if session.books.books else []
+        _report(answer, compared, origins, as_json=options["as_json"], more=options["stats"])
+        if options["remember"]:
+            said = [*tokens, *answer.tokens]
+            remember(session, said, lambda line: click.echo(line, err=True))
     return 0
 
 
@@ -117,53 +105,52 @@ def _read_prompt(prompt: str | None) -> str:
     return text
 
 
-def _prompt_tokens(model: TextModel, text: str, options: dict[str, Any]) -> list[int]:
+def _prompt_tokens(session: Session, text: str, options: dict[str, Any]) -> list[int]:
     as_chat = options["as_chat"]
     if as_chat is None:
-        as_chat = model.model.chat_template is not None
+        as_chat = session.model.chat_template is not None
         if not as_chat:
             click.echo(
                 "note: the model has no chat template; continuing the text as it is", err=True
             )
     if not as_chat:
-        return model.prompt_tokens(text)
+        return session.prompt_tokens(text)
     messages = [{"role": "user", "content": text}]
     if options["system"] is not None:
         messages.insert(0, {"role": "system", "content": options["system"]})
-    return model.chat_tokens(messages)
+    return session.chat_tokens(messages)
 
 
 def _answer(
-    worker: Worker,
-    model: TextModel,
+    session: Session,
     tokens: list[int],
     sampling: SamplingConfig,
     *,
     limits: GenerationConfig,
     show: bool,
-) -> TextStream:
+) -> Answer:
     """Generate to the end; write the text as it comes if it is to be shown."""
     with Progress("reading the prompt", unit="tokens") as progress:
-        stream = model.stream(tokens, sampling, limits, on_prefill=progress.show)
-        for event in worker.iterate(stream, model.cancel):
+        answer = session.stream(tokens, sampling, limits, on_prefill=progress.show)
+        for event in answer:
             progress.clear()
             if show and event.text:
                 sys.stdout.write(event.text)
                 sys.stdout.flush()
     if show and sys.stdout.isatty():
         sys.stdout.write("\n")
-    return stream
+    return answer
 
 
 def _compare(
-    model: TextModel,
-    ask: Callable[..., TextStream],
+    session: Session,
+    ask: Callable[..., Answer],
     sampling: SamplingConfig,
-    drafted: TextStream,
+    drafted: Answer,
 ) -> dict[str, Any]:
     """Answer again without drafting, from an empty cache as the first time."""
-    model.engine.forget()
-    model.engine.use(DraftConfig(mode="off"))
+    session.forget()
+    session.use(DraftConfig(mode="off"))
     plain = ask(replace(sampling, seed=drafted.stats.seed), show=False)
     ratio = 0.0
     if plain.stats.tokens_per_s > 0:
@@ -176,26 +163,26 @@ def _compare(
 
 
 def _report(
-    stream: TextStream,
+    answer: Answer,
     compared: dict[str, Any] | None,
     origins: list[tuple[str, int]],
     *,
     as_json: bool,
     more: bool,
 ) -> None:
-    stats = stream.stats
+    stats = answer.stats
     if as_json:
-        answer: dict[str, Any] = {
-            "text": stream.text,
-            "tokens": stream.tokens,
-            "finish_reason": stream.finish_reason,
+        told: dict[str, Any] = {
+            "text": answer.text,
+            "tokens": answer.tokens,
+            "finish_reason": answer.finish_reason,
             "stats": stats.as_dict(),
         }
         if compared is not None:
-            answer["compare"] = compared
+            told["compare"] = compared
         if origins:
-            answer["drafted_from"] = dict(origins)
-        click.echo(json.dumps(answer, ensure_ascii=False))
+            told["drafted_from"] = dict(origins)
+        click.echo(json.dumps(told, ensure_ascii=False))
         return
     for notice in stats.notices:
         click.echo(f"note: {notice}", err=True)

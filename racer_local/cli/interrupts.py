@@ -24,7 +24,7 @@ class Interrupts:
     def __init__(self) -> None:
         """Prepare; nothing changes before the block is entered."""
         self.count = 0
-        self._on_first: Callable[[], None] | None = None
+        self._on_first: Callable[[], object] | None = None
         self._raises = False
         self._previous: Any = None
 
@@ -34,7 +34,7 @@ class Interrupts:
         return count
 
     @contextlib.contextmanager
-    def stopping(self, on_first: Callable[[], None]) -> Iterator[None]:
+    def stopping(self, on_first: Callable[[], object]) -> Iterator[None]:
         """Call ``on_first`` at the first Ctrl-C in the block, from a thread of its own.
 
         Whoever presses it once more leaves, and a third time does not want to wait for anything.

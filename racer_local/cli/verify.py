@@ -14,7 +14,7 @@ from racer_local.cli.progress import Progress
 from racer_local.config import DraftConfig
 
 if TYPE_CHECKING:
-    from racer_local.decoding.text_model import TextModel
+    from racer_local.decoding.session import Session
 
 __all__ = ["command"]
 
@@ -61,9 +61,10 @@ def command(**options: Any) -> int:
 
 
 @contextlib.contextmanager
-def _opened(options: dict[str, Any]) -> Iterator[TextModel]:
-    from racer_local.decoding.text_model import TextModel
+def _opened(options: dict[str, Any]) -> Iterator[Session]:
+    from racer_local.concurrency.compute_thread import CallerThread
+    from racer_local.decoding.session import Session
 
     draft = DraftConfig()
-    with TextModel(model_config(options, draft), draft) as model:
+    with Session(model_config(options, draft), draft, compute=CallerThread()) as model:
         yield model

@@ -39,7 +39,8 @@ def command(**options: Any) -> int:
     """
     from racer_local.bench.record import batch_for_all_rows
     from racer_local.bench.warm import fill_row_memory
-    from racer_local.decoding.text_model import TextModel
+    from racer_local.concurrency.compute_thread import CallerThread
+    from racer_local.decoding.session import Session
     from racer_local.drafting.auto.row_memory import RowMemory
     from racer_local.drafting.auto.row_memory_store import save_row_memory
     from racer_local.gguf.fingerprint import fingerprint
@@ -52,7 +53,8 @@ def command(**options: Any) -> int:
     n_vocab = inspect_gguf(config.path).n_vocab or 2**18
     memory = RowMemory(fingerprint(config.path))
     is_stopped = False
-    with TextModel(replace(config, n_batch=batch_for_all_rows(n_vocab)), draft) as model:
+    config = replace(config, n_batch=batch_for_all_rows(n_vocab))
+    with Session(config, draft, compute=CallerThread()) as model:
         try:
             with Progress("reading", unit="s") as progress:
                 fill_row_memory(

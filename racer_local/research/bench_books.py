@@ -27,7 +27,7 @@ from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, Sampl
 from racer_local.speculation.stats import Stats
 
 if TYPE_CHECKING:
-    from racer_local.decoding.text_model import TextModel
+    from racer_local.decoding.session import Session
 
 __all__ = ["RepositoryPrompt", "main", "repository_prompts"]
 
@@ -127,7 +127,7 @@ def _book_of(root: Path, packages: Sequence[str], model_path: Path, path: Path) 
 class _Bench:
     """One model and a drafter per mode, which learn from prompt to prompt."""
 
-    def __init__(self, model: TextModel, n_tokens: int) -> None:
+    def __init__(self, model: Session, n_tokens: int) -> None:
         from racer_local.drafting.make import make_drafter
 
         self._model = model
@@ -184,7 +184,8 @@ def _run(bench: _Bench, prompts: Sequence[RepositoryPrompt]) -> dict[str, dict[s
 
 def main(arguments: Sequence[str]) -> None:
     """Measure, and write one JSON object to stdout."""
-    from racer_local.decoding.text_model import TextModel
+    from racer_local.concurrency.compute_thread import CallerThread
+    from racer_local.decoding.session import Session
     from racer_local.models.store import resolve_model
 
     parser = argparse.ArgumentParser(prog="racer_local.research.bench_books")
@@ -204,7 +205,9 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         book = Path(folder) / "repository.npz"
         _book_of(root, PACKAGES, path, book)
-        with TextModel(ModelConfig(path=path, n_ctx=2048), books=[str(book)]) as model:
+        with Session(
+            ModelConfig(path=path, n_ctx=2048), books=[str(book)], compute=CallerThread()
+        ) as model:
             bench = _Bench(model, options.max_tokens)
             sums = _run(bench, prompts[options.first : options.last])
     for name in sorted(sums["off"]):

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from inputs import open_session
 from reference import PlainLlama, plain_llama
 
 from racer_local.config import ModelConfig
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -30,25 +31,25 @@ def gemma_plain(gemma_path: Path) -> Iterator[PlainLlama]:
 
 
 @pytest.fixture(scope="session")
-def smol_model(smol_path: Path) -> Iterator[TextModel]:
+def smol_model(smol_path: Path) -> Iterator[Session]:
     # Room for trees of every mode and shape.
-    with TextModel(ModelConfig(path=smol_path, n_ctx=2048, max_leaves=64)) as model:
+    with open_session(ModelConfig(path=smol_path, n_ctx=2048, max_leaves=64)) as model:
         yield model
 
 
 @pytest.fixture(scope="session")
-def gemma_model(gemma_path: Path) -> Iterator[TextModel]:
-    with TextModel(ModelConfig(path=gemma_path, n_ctx=2048, max_leaves=64)) as model:
+def gemma_model(gemma_path: Path) -> Iterator[Session]:
+    with open_session(ModelConfig(path=gemma_path, n_ctx=2048, max_leaves=64)) as model:
         yield model
 
 
 @pytest.fixture
-def smol(smol_model: TextModel) -> TextModel:
+def smol(smol_model: Session) -> Session:
     smol_model.engine.forget()
     return smol_model
 
 
 @pytest.fixture
-def gemma(gemma_model: TextModel) -> TextModel:
+def gemma(gemma_model: Session) -> Session:
     gemma_model.engine.forget()
     return gemma_model

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from in_process import run_cli
-from inputs import GREEDY, generate
+from inputs import GREEDY, generate, open_session
 
 from racer_local.backend.model import LlamaModel
 from racer_local.books.phrase_book import PhraseBook
 from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 from racer_local.errors import ConfigError
 from racer_local.gguf.fingerprint import tokenizer_fingerprint
 from racer_local.speculation.tree import Source
@@ -40,7 +40,7 @@ def racer(smol_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
 
 
 def test_a_vocabulary_alone_tokenizes_like_the_whole_model(
-    smol_model: TextModel, smol_path: Path
+    smol_model: Session, smol_path: Path
 ) -> None:
     vocabulary = LlamaModel(ModelConfig(path=smol_path), vocab_only=True)
     try:
@@ -60,7 +60,7 @@ def test_a_book_is_drafted_from_and_the_text_is_plain_decodings(
     (tmp_path / "code").mkdir()
     # What the model says by itself, as a file: the surest thing to draft.
     prompt = "The planets of the solar system, one per line:\n"
-    with TextModel(ModelConfig(path=smol_path, n_ctx=512), DraftConfig(mode="off")) as model:
+    with open_session(ModelConfig(path=smol_path, n_ctx=512), DraftConfig(mode="off")) as model:
         tokens = model.prompt_tokens(prompt)
         plain, _ = generate(model, tokens, 64)
         answer = b"".join(model.model.piece(token) for token in plain).decode("utf-8", "replace")
@@ -131,7 +131,7 @@ def test_what_is_remembered_is_drafted_from_until_forgotten(racer: Run, level_st
 
 def test_a_model_with_a_missing_book_is_not_loaded(smol_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no phrase book"):
-        TextModel(ModelConfig(path=smol_path), books=["none"])
+        open_session(ModelConfig(path=smol_path), books=["none"])
 
 
 def test_sampled_answers_do_not_depend_on_books(
@@ -139,14 +139,14 @@ def test_sampled_answers_do_not_depend_on_books(
 ) -> None:
     config = ModelConfig(path=smol_path, n_ctx=256)
     sampling = replace(GREEDY, temperature=0.7, seed=3)
-    with TextModel(config, DraftConfig(mode="off")) as model:
+    with open_session(config, DraftConfig(mode="off")) as model:
         prompt = model.prompt_tokens("My favourite animals are")
         plain, _ = generate(model, prompt, 48, sampling=sampling)
         vocabulary = model.model.n_vocab
     text = SourceText("answer", 999, 1, np.array([*prompt, *plain], np.int32))
     path = tmp_path / "b.npz"
     build_book([text], tokenizer_fingerprint(smol_path), vocabulary).save(path)
-    with TextModel(config, DraftConfig(budget=8), books=[str(path)]) as model:
+    with open_session(config, DraftConfig(budget=8), books=[str(path)]) as model:
         stream = model.stream(prompt, sampling, GenerationConfig(max_tokens=48))
         with stream:
             for _ in stream:
@@ -160,7 +160,7 @@ def test_exact_text_stays_exact_with_a_book(
     smol_path: Path, tmp_path: Path, level_steps: None
 ) -> None:
     config = ModelConfig(path=smol_path, n_ctx=1024, exact=True)
-    with TextModel(config, DraftConfig(mode="off")) as model:
+    with open_session(config, DraftConfig(mode="off")) as model:
         prompt = model.prompt_tokens(SOURCE.read_text("utf-8"))[:500]
         plain, _ = generate(model, prompt, 96)
         vocabulary = model.model.n_vocab
@@ -169,6 +169,6 @@ def test_exact_text_stays_exact_with_a_book(
     path = tmp_path / "b.npz"
     source = SourceText("answer", 999, 1, np.array(text, np.int32))
     build_book([source], tokenizer_fingerprint(smol_path), vocabulary).save(path)
-    with TextModel(config, books=[str(path)]) as model:
+    with open_session(config, books=[str(path)]) as model:
         drafted, _ = generate(model, prompt, 96)
     assert drafted == plain

@@ -8,7 +8,7 @@ import pytest
 from inputs import GREEDY, STEP, generate
 
 from racer_local.config import DraftConfig, GenerationConfig
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 from racer_local.errors import ConfigError
 
 HI = {"role": "user", "content": "Say hi."}
@@ -26,7 +26,7 @@ HI = {"role": "user", "content": "Say hi."}
     ],
 )
 def test_odd_conversations_are_rendered_by_the_models_own_template(
-    smol: TextModel, messages: list[dict[str, str]]
+    smol: Session, messages: list[dict[str, str]]
 ) -> None:
     tokens = smol.chat_tokens(messages)
     text = b"".join(smol.model.piece(token, special=True) for token in tokens).decode()
@@ -37,22 +37,22 @@ def test_odd_conversations_are_rendered_by_the_models_own_template(
 @pytest.mark.parametrize(
     "messages", [[], [{"content": "no role"}], [{"role": "user", "content": None}], ["text"]]
 )
-def test_what_a_template_cannot_render_is_a_clear_error(smol: TextModel, messages) -> None:
+def test_what_a_template_cannot_render_is_a_clear_error(smol: Session, messages) -> None:
     with pytest.raises(ConfigError, match="conversation"):
         smol.chat_tokens(messages)
 
 
-def test_a_file_without_a_chat_template_says_so(gemma: TextModel) -> None:
+def test_a_file_without_a_chat_template_says_so(gemma: Session) -> None:
     with pytest.raises(ConfigError, match="no chat template"):
         gemma.chat_tokens([HI])
 
 
-def test_text_with_a_lone_surrogate_is_refused(smol: TextModel) -> None:
+def test_text_with_a_lone_surrogate_is_refused(smol: Session) -> None:
     with pytest.raises(ConfigError, match="lone surrogate at character 1"):
         smol.prompt_tokens("a\ud800b")
 
 
-def test_threads_on_one_model_get_the_answers_of_a_single_thread(smol: TextModel) -> None:
+def test_threads_on_one_model_get_the_answers_of_a_single_thread(smol: Session) -> None:
     draft = DraftConfig(mode="pld", budget=8)
     prompts = [smol.prompt_tokens(f"{i} {i} {i} " + STEP[i:]) for i in range(4)]
     expected = []

@@ -12,11 +12,11 @@ import llama_cpp
 import pytest
 from adversaries import RightPathLast
 from fakes import TreeDrafter
-from inputs import GREEDY, STEP, generate
+from inputs import GREEDY, STEP, generate, open_session
 from reference import assert_same_as_tiny, plain_llama
 
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 from racer_local.errors import ClosedError, DecodeError, ModelLoadError
 from racer_local.speculation.tree import DraftTree, Source
 
@@ -25,7 +25,7 @@ DRAFT = DraftConfig(mode="racer", budget=16)
 
 @pytest.mark.parametrize("code", [1, -1])
 def test_one_failed_decode_does_not_poison_the_next_answer(
-    smol: TextModel, monkeypatch: pytest.MonkeyPatch, code: int
+    smol: Session, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     prompt = smol.prompt_tokens(STEP)
     expected, _ = generate(smol, prompt, 32, DRAFT)
@@ -51,7 +51,7 @@ def test_one_failed_decode_does_not_poison_the_next_answer(
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
-def test_a_stream_left_early_leaves_a_clean_cache(smol: TextModel, n: int) -> None:
+def test_a_stream_left_early_leaves_a_clean_cache(smol: Session, n: int) -> None:
     prompt = smol.prompt_tokens(STEP)
     smol.engine.use(DraftConfig(mode="racer", budget=32))
     generation = smol.engine.generate(prompt, GREEDY, GenerationConfig(max_tokens=32))
@@ -66,7 +66,7 @@ def test_a_stream_left_early_leaves_a_clean_cache(smol: TextModel, n: int) -> No
 
 
 def test_an_exception_in_the_middle_of_a_commit_loses_the_cache_and_not_the_model(
-    smol: TextModel, monkeypatch: pytest.MonkeyPatch
+    smol: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = smol.prompt_tokens(STEP)
     expected, _ = generate(smol, prompt, 32, DRAFT)
@@ -90,7 +90,7 @@ def test_an_exception_in_the_middle_of_a_commit_loses_the_cache_and_not_the_mode
     assert generate(smol, prompt, 32)[0] == expected
 
 
-def test_cancel_from_another_thread_during_a_long_prompt(smol: TextModel) -> None:
+def test_cancel_from_another_thread_during_a_long_prompt(smol: Session) -> None:
     prompt = smol.prompt_tokens("All work and no play makes Jack a dull boy. " * 120)
     told: list[tuple[int, int]] = []
 
@@ -113,11 +113,11 @@ def test_cancel_from_another_thread_during_a_long_prompt(smol: TextModel) -> Non
 
 @pytest.mark.parametrize("question", ["recurrent", "hybrid"])
 def test_a_model_that_says_it_cannot_roll_back_decodes_plainly_with_one_notice(
-    smol_path: Path, smol: TextModel, monkeypatch: pytest.MonkeyPatch, question: str
+    smol_path: Path, smol: Session, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:
     expected, _ = generate(smol, smol.prompt_tokens(STEP), 16, DraftConfig(mode="off"))
     monkeypatch.setattr(llama_cpp, f"llama_model_is_{question}", lambda model: True)
-    with TextModel(ModelConfig(path=smol_path, n_ctx=512), DRAFT) as model:
+    with open_session(ModelConfig(path=smol_path, n_ctx=512), DRAFT) as model:
         assert len(model.notices) == 1
         generation = model.engine.generate(
             model.prompt_tokens(STEP), GREEDY, GenerationConfig(max_tokens=16)
@@ -127,11 +127,11 @@ def test_a_model_that_says_it_cannot_roll_back_decodes_plainly_with_one_notice(
 
 
 def test_a_cache_that_refuses_to_roll_back_is_found_out_at_load(
-    smol_path: Path, smol: TextModel, monkeypatch: pytest.MonkeyPatch
+    smol_path: Path, smol: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = generate(smol, smol.prompt_tokens(STEP), 16, DraftConfig(mode="off"))
     monkeypatch.setattr(llama_cpp, "llama_memory_seq_rm", lambda *arguments: False)
-    with TextModel(ModelConfig(path=smol_path, n_ctx=512), DRAFT) as model:
+    with open_session(ModelConfig(path=smol_path, n_ctx=512), DRAFT) as model:
         assert len(model.notices) == 1
         prompt = model.prompt_tokens(STEP)
         tokens, _ = generate(model, prompt, 16)
@@ -150,7 +150,7 @@ def test_255_branches_fit_and_300_are_cut(smol_path: Path) -> None:
         return tree
 
     config = ModelConfig(path=smol_path, n_ctx=1024, max_nodes=255, max_leaves=255)
-    with TextModel(config, DraftConfig(mode="off")) as model:
+    with open_session(config, DraftConfig(mode="off")) as model:
         prompt = model.prompt_tokens(STEP)
         expected, _ = generate(model, prompt, 3, DraftConfig(mode="off"))
         for n_leaves in (1, 32, 255, 300):
@@ -171,7 +171,7 @@ def test_recurrent_models_write_the_right_text_without_drafts(
     path = tiny_path(kind)
     plain = llama_cpp.Llama(str(path), n_ctx=256, verbose=False, n_threads=1, n_threads_batch=1)
     config = ModelConfig(path=path, n_ctx=256, n_threads=1, kv_type="f16")
-    with TextModel(config, DRAFT) as model:
+    with open_session(config, DRAFT) as model:
         assert len(model.notices) == 1
         for text in ("hello world hello world", "hello world hello there"):
             prompt = model.prompt_tokens(text)
@@ -196,7 +196,7 @@ def test_tiny_models_of_other_kinds_give_the_same_tokens_with_drafts(
     config = ModelConfig(path=tiny_path(kind), n_ctx=256, n_threads=1)
     limits = GenerationConfig(max_tokens=80, ignore_eos=True)
     with (
-        TextModel(config, DraftConfig(mode="off")) as model,
+        open_session(config, DraftConfig(mode="off")) as model,
         plain_llama(config.path, 256) as plain,
     ):
         prompt = model.prompt_tokens("the cat and the dog and the cat and the")
@@ -218,7 +218,7 @@ def test_tiny_models_of_other_kinds_give_the_same_tokens_with_drafts(
 
 
 def test_a_closed_model_says_so(smol_path: Path) -> None:
-    model = TextModel(ModelConfig(path=smol_path, n_ctx=256))
+    model = open_session(ModelConfig(path=smol_path, n_ctx=256))
     prompt = model.prompt_tokens(STEP)
     model.close()
     model.close()
@@ -237,30 +237,29 @@ def test_a_file_that_only_looks_like_a_model_is_refused_by_llama_cpp_with_its_re
     monkeypatch.setattr("racer_local.backend.model.inspect_gguf", lambda path: None)
     monkeypatch.setattr("racer_local.backend.model.require_generative", lambda info: None)
     with pytest.raises(ModelLoadError, match="could not load"):
-        TextModel(ModelConfig(path=path, n_ctx=256))
+        open_session(ModelConfig(path=path, n_ctx=256))
 
 
 SCRIPTS = {
     "left open at exit": (
-        "model = TextModel(config)\n"
-        "list(model.stream(model.prompt_tokens('a b a b'), GREEDY, LIMIT))"
+        "model = Session(config)\nlist(model.stream(model.prompt_tokens('a b a b'), GREEDY, LIMIT))"
     ),
     "left in the middle of a stream": (
-        "model = TextModel(config)\n"
+        "model = Session(config)\n"
         "stream = model.stream(model.prompt_tokens('a b'), GREEDY, LIMIT)\n"
         "next(stream)"
     ),
     "closed in the wrong order": (
-        "model = TextModel(config); model.model.close(); model.target.close()"
+        "model = Session(config); model.model.close(); model.target.close()"
     ),
     "missing file": (
-        "try: TextModel(ModelConfig(path=Path('missing.gguf')))\n"
+        "try: Session(ModelConfig(path=Path('missing.gguf')))\n"
         "except RacerError as error: print(error)"
     ),
     "two models in two threads": (
         "import threading\n"
         "def work():\n"
-        "    with TextModel(config) as model:\n"
+        "    with Session(config) as model:\n"
         "        list(model.stream(model.prompt_tokens('a b a b'), GREEDY, LIMIT))\n"
         "threads = [threading.Thread(target=work) for _ in range(2)]\n"
         "[t.start() for t in threads]; [t.join() for t in threads]"
@@ -274,7 +273,7 @@ def test_a_process_ends_cleanly_and_quietly(script: str, smol_path: Path) -> Non
         "from pathlib import Path\n"
         "from racer_local.config import GenerationConfig, ModelConfig, SamplingConfig\n"
         "from racer_local.errors import RacerError\n"
-        "from racer_local.decoding.text_model import TextModel\n"
+        "from racer_local.decoding.session import Session\n"
         f"config = ModelConfig(path=Path({str(smol_path)!r}), n_ctx=256, n_threads=1)\n"
         "GREEDY = SamplingConfig(temperature=0)\nLIMIT = GenerationConfig(max_tokens=4)\n"
     )

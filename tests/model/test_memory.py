@@ -12,7 +12,7 @@ import gc, json, sys
 from pathlib import Path
 import psutil
 from racer_local.config import *
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 
 process = psutil.Process()
 GREEDY = SamplingConfig(temperature=0)
@@ -31,7 +31,7 @@ CYCLES = """
 config = ModelConfig(path=Path(sys.argv[1]), n_ctx=256, max_nodes=8, max_leaves=8)
 sizes = []
 for _ in range(51):
-    with TextModel(config, DraftConfig(mode="racer", budget=8)) as model:
+    with Session(config, DraftConfig(mode="racer", budget=8)) as model:
         run(model, model.prompt_tokens("one two one two one"), 4)
     del model
     sizes.append(megabytes())
@@ -40,7 +40,7 @@ print(json.dumps(sizes))
 
 LARGE_CONTEXT = """
 config = ModelConfig(path=Path(sys.argv[1]), n_ctx=8192)
-with TextModel(config, DraftConfig(mode="racer")) as model:
+with Session(config, DraftConfig(mode="racer")) as model:
     before = megabytes()
     text = "".join(f"The quick brown fox number {i} jumps.\\n" for i in range(300))
     run(model, model.prompt_tokens(text)[:800], 32)

@@ -9,7 +9,7 @@ from inputs import STEP, generate
 from reference import PlainLlama
 
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 
 COLOURS = "red blue red blue red green red blue red"
 # Upper 0.001 quantiles of the chi-square distribution by degrees of freedom.
@@ -21,7 +21,7 @@ CHI2_999 = {
 }  # fmt: skip
 
 
-def pairs(model: TextModel, draft: DraftConfig, top_p: float, n_seeds: int) -> Counter[int]:
+def pairs(model: Session, draft: DraftConfig, top_p: float, n_seeds: int) -> Counter[int]:
     """Count the second token among the texts that begin with the likeliest first one."""
     prompt = model.prompt_tokens(COLOURS)
     limits = GenerationConfig(max_tokens=3)
@@ -60,7 +60,7 @@ def chi_square(a: Counter[int], b: Counter[int]) -> tuple[float, int]:
 # Draws at fixed places are compared for every mode in test_verify.
 @pytest.mark.slow
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
-def test_drafting_does_not_change_the_distribution(smol: TextModel, top_p: float) -> None:
+def test_drafting_does_not_change_the_distribution(smol: Session, top_p: float) -> None:
     n_seeds = 400
     plain = pairs(smol, DraftConfig(mode="off"), top_p, n_seeds)
     drafted = pairs(smol, DraftConfig(mode="racer", budget=4), top_p, n_seeds)
@@ -71,7 +71,7 @@ def test_drafting_does_not_change_the_distribution(smol: TextModel, top_p: float
 
 
 @pytest.mark.parametrize("budget", [4, 16])
-def test_a_seed_gives_the_same_text_with_and_without_drafts(smol: TextModel, budget: int) -> None:
+def test_a_seed_gives_the_same_text_with_and_without_drafts(smol: Session, budget: int) -> None:
     sampling = SamplingConfig(
         temperature=0.8, top_p=0.9, repeat_penalty=1.1, frequency_penalty=0.1, seed=11
     )
@@ -83,7 +83,7 @@ def test_a_seed_gives_the_same_text_with_and_without_drafts(smol: TextModel, bud
     assert drafted == plain
 
 
-def test_a_fresh_seed_is_drawn_and_told_where_none_was_given(smol: TextModel) -> None:
+def test_a_fresh_seed_is_drawn_and_told_where_none_was_given(smol: Session) -> None:
     seeds = set()
     for _ in range(3):
         generation = smol.engine.generate(smol.prompt_tokens("a"), SamplingConfig())
@@ -109,7 +109,7 @@ def test_a_fresh_seed_is_drawn_and_told_where_none_was_given(smol: TextModel) ->
     ],
 )
 def test_extreme_settings_never_crash_the_native_sampler(
-    smol: TextModel, sampling: SamplingConfig
+    smol: Session, sampling: SamplingConfig
 ) -> None:
     tokens, _ = generate(
         smol, smol.prompt_tokens(STEP), 12, DraftConfig(mode="racer", budget=8), sampling
@@ -117,7 +117,7 @@ def test_extreme_settings_never_crash_the_native_sampler(
     assert all(0 <= token < smol.model.n_vocab for token in tokens)
 
 
-def test_a_tiny_temperature_is_greedy(smol: TextModel, smol_plain: PlainLlama) -> None:
+def test_a_tiny_temperature_is_greedy(smol: Session, smol_plain: PlainLlama) -> None:
     prompt = smol.prompt_tokens(STEP)
     sampling = SamplingConfig(temperature=1e-30, seed=1)
     tokens, _ = generate(smol, prompt, 16, DraftConfig(mode="off"), sampling)

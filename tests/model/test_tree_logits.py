@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from racer_local.backend.prefix_states import common_prefix
 from racer_local.backend.target import LlamaTarget
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 from racer_local.speculation.tree import ROOT, DraftTree, NodeId
 
 # Rows of one batch up to here are bit-identical to single ones, whatever the kernel's groups.
@@ -94,7 +94,7 @@ SETTINGS = settings(
 @SETTINGS
 @given(tree=trees(), pick=st.integers(0, 100), n_prompt=st.sampled_from([1, 7, 30, 480, 700]))
 def test_nodes_see_their_own_path_with_full_attention(
-    smol_model: TextModel, tree: DraftTree, pick: int, n_prompt: int
+    smol_model: Session, tree: DraftTree, pick: int, n_prompt: int
 ) -> None:
     prompt = smol_model.prompt_tokens(LINES60)[:n_prompt]
     check(smol_model.target, prompt, tree, pick)
@@ -103,13 +103,13 @@ def test_nodes_see_their_own_path_with_full_attention(
 @SETTINGS
 @given(tree=trees(), pick=st.integers(0, 100), n_prompt=st.sampled_from([2, 30, 500, 520, 800]))
 def test_nodes_see_their_own_path_with_a_sliding_window(
-    gemma_model: TextModel, tree: DraftTree, pick: int, n_prompt: int
+    gemma_model: Session, tree: DraftTree, pick: int, n_prompt: int
 ) -> None:
     prompt = gemma_model.prompt_tokens(LINES60)[:n_prompt]
     check(gemma_model.target, prompt, tree, pick)
 
 
-def test_a_saved_text_comes_back_whole_or_not_at_all(gemma: TextModel) -> None:
+def test_a_saved_text_comes_back_whole_or_not_at_all(gemma: Session) -> None:
     target = gemma.target
     text = gemma.prompt_tokens(LINES60)[:800]
     other = gemma.prompt_tokens("Something else. " * 20)[1:]
@@ -126,7 +126,7 @@ def test_a_saved_text_comes_back_whole_or_not_at_all(gemma: TextModel) -> None:
 
 @pytest.mark.parametrize("n_steps", [40])
 def test_many_commits_of_side_branches_keep_all_sequences_together(
-    smol: TextModel, n_steps: int
+    smol: Session, n_steps: int
 ) -> None:
     target = smol.target
     rng = np.random.default_rng(1)

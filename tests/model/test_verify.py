@@ -12,6 +12,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 from click.testing import CliRunner
+from inputs import open_session
 
 from racer_local.backend import target as target_module
 from racer_local.backend.kv import KvCache
@@ -19,7 +20,7 @@ from racer_local.backend.layout import CopyIds, RemoveIds, lay_out
 from racer_local.backend.sampler import Sampler
 from racer_local.cli import cli
 from racer_local.config import DraftConfig, ModelConfig
-from racer_local.decoding.text_model import TextModel
+from racer_local.decoding.session import Session
 from racer_local.measuring.cost import CostModel
 from racer_local.verification.draws import check_draws
 from racer_local.verification.report import faults, worst_p
@@ -36,8 +37,8 @@ PLANS = [pytest.param(SMALL, id="small"), pytest.param(QUICK, id="quick", marks=
 @pytest.fixture
 def check(smol_path: Path) -> Callable[..., Findings]:
     @contextmanager
-    def opened(exact: bool) -> Iterator[TextModel]:
-        with TextModel(ModelConfig(path=smol_path, n_ctx=1024, exact=exact)) as model:
+    def opened(exact: bool) -> Iterator[Session]:
+        with open_session(ModelConfig(path=smol_path, n_ctx=1024, exact=exact)) as model:
             yield model
 
     return lambda plan=SMALL: run(opened, plan)
@@ -107,7 +108,7 @@ SLOW_MODES = ["retrieval", "logits", "last-logit", "pld"]
     "mode", ["auto", "racer", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW_MODES)]
 )
 def test_drafting_keeps_the_distribution_over_thousands_of_draws(
-    smol: TextModel, mode: str, n_draws: int, monkeypatch: pytest.MonkeyPatch
+    smol: Session, mode: str, n_draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What pays by the clock may be nothing on a busy machine.
     monkeypatch.setattr(smol.engine, "cost", CostModel.of_curve(lambda n: 0.95 + 0.05 * n, 65))

@@ -16,19 +16,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from racer_local.cli import main
-from racer_local.decoding.text_model import TextModel, TextStream
+from racer_local.decoding.session import Session, TextStream
 from racer_local.speculation.drafter import StepOutcome
 
 
 def record_into(path: str) -> None:
-    real = TextModel.stream
+    real = Session.stream
 
     def write(**entry: Any) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"time": time.time(), **entry}) + "\n")
 
     def stream(
-        model: TextModel,
+        model: Session,
         prompt: Sequence[int],
         *arguments: Any,
         on_step: Callable[[StepOutcome], None] | None = None,
@@ -59,7 +59,7 @@ def record_into(path: str) -> None:
         end(stream)
         write(ended=str(stream.finish_reason), n_tokens=len(stream.tokens))
 
-    TextModel.stream = stream  # type: ignore[assignment,method-assign]
+    Session.stream = stream  # type: ignore[assignment,method-assign]
     TextStream.close = close  # type: ignore[method-assign]
 
 
