@@ -173,6 +173,13 @@ class AutoDrafter:
         self._step_time: tuple[float, float] | None = None
         self.guard.reset()
 
+    def begin_from(self, other: AutoDrafter, tokens: Sequence[TokenId]) -> None:
+        """Begin with the first tokens of another drafter's text, and the rows it has of them."""
+        rows = other._rows.part(tokens)
+        self.begin()
+        self._rows = rows
+        self.feed(tokens)
+
     def feed(self, tokens: Sequence[TokenId]) -> None:
         """Append given tokens.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -75,6 +75,13 @@ class _Table:
             self.rows.popitem(last=False)
         return before
 
+    def copy_from(self, other: _Table, keys: Iterable[int]) -> None:
+        """Keep the rows that another table has of these keys, oldest first."""
+        for key in keys:
+            row = other.rows.get(key)
+            if row is not None:
+                self.store(key, row)
+
 
 class RowStore:
     """Rows by the last two tokens and by the last one, of the latter also the one before."""
@@ -95,6 +102,14 @@ class RowStore:
         self._two = _Table(_MAX_TWO_TOKEN_ROWS)
         self._one = _Table(_MAX_ONE_TOKEN_ROWS)
         self._old = _Table(_MAX_ONE_TOKEN_ROWS)
+
+    def part(self, tokens: Sequence[TokenId]) -> RowStore:
+        """Copy the rows that belong to a text."""
+        part = RowStore()
+        part._two.copy_from(self._two, map(pair_key, [-1, *tokens], tokens))
+        part._one.copy_from(self._one, tokens)
+        part._old.copy_from(self._old, tokens)
+        return part
 
     def learn(
         self,

@@ -72,6 +72,12 @@ class RowTable:
         self._probs[slots, :width] = probs[:, :width]
         self._probs[slots, width:] = 0.0
 
+    def copy_from(self, other: RowTable, keys: Sequence[int]) -> None:
+        """Store the rows that another table of this width has of these keys."""
+        found = [key for key in keys if key in other._slots]
+        slots = [other._slots[key] for key in found]
+        self.store(found, other._ids[slots], other._probs[slots])
+
     def _slot(self, key: int) -> int:
         slot = self._slots.get(key)
         if slot is not None:
@@ -132,6 +138,14 @@ class CopyLogit:
         self._one.clear()
         if self._two is not None:
             self._two.clear()
+
+    def part(self, tokens: Sequence[TokenId]) -> CopyLogit:
+        """Copy the rows that belong to a text."""
+        part = CopyLogit(self._one._width, two_token_keys=self.has_two_token_keys)
+        part._one.copy_from(self._one, tokens)
+        if part._two is not None and self._two is not None:
+            part._two.copy_from(self._two, [*map(pair_key, [-1, *tokens], tokens)])
+        return part
 
     def learn(
         self,

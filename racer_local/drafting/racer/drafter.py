@@ -78,6 +78,13 @@ class RacerDrafter:
         self._fed = array("i")
         self._fed_start = 0
 
+    def begin_from(self, other: RacerDrafter, tokens: Sequence[TokenId]) -> None:
+        """Begin with the first tokens of another drafter's text, and the rows it has of them."""
+        table = None if other._table is None else other._table.part(tokens)
+        self.begin()
+        self._table = table
+        self.feed(tokens)
+
     def feed(self, tokens: Sequence[TokenId]) -> None:
         """Append given tokens.
 
