@@ -81,8 +81,9 @@ class LlamaTarget(TextSlot):
         self.is_exact = config.exact
         self.n_batch = min(config.n_batch, max(self.n_ctx, 1))
         self._abort = AbortFlag()
-        self._open(config)
+        self._close: weakref.finalize[..., LlamaTarget] | None = None
         try:
+            self._open(config)
             if self.max_nodes and not self._probe_rollback():
                 reason = "llama.cpp cannot take back part of what this model has read"
                 self.can_rewind = False
@@ -176,7 +177,7 @@ class LlamaTarget(TextSlot):
     @property
     def is_closed(self) -> bool:
         """Whether the context has been freed."""
-        return not self._close.alive
+        return self._close is None or not self._close.alive
 
     def _run(self) -> None:
         """Evaluate the batch; its cells join the KV cache.
@@ -293,7 +294,8 @@ class LlamaTarget(TextSlot):
 
     def close(self) -> None:
         """Free the context; a second call does nothing."""
-        self._close()
+        if self._close is not None:
+            self._close()
 
 
 class _BoundSampler:
