@@ -103,12 +103,22 @@ class RowStore:
         self._one = _Table(_MAX_ONE_TOKEN_ROWS)
         self._old = _Table(_MAX_ONE_TOKEN_ROWS)
 
-    def part(self, tokens: Sequence[TokenId]) -> RowStore:
-        """Copy the rows that belong to a text."""
+    def part(self, tokens: Sequence[TokenId], rest: Sequence[TokenId]) -> RowStore:
+        """Copy the rows that were learned in the first tokens of a text.
+
+        Args:
+            tokens: the first ones.
+            rest: those behind them: what has its key may have been learned there.
+        """
         part = RowStore()
-        part._two.copy_from(self._two, map(pair_key, [-1, *tokens], tokens))
-        part._one.copy_from(self._one, tokens)
-        part._old.copy_from(self._old, tokens)
+        text = [-1, *tokens, *rest]
+        pairs = [*map(pair_key, text, text[1:])]
+        late = set(pairs[len(tokens) :])
+        part._two.copy_from(self._two, (key for key in pairs if key not in late))
+        late = set(rest)
+        keys = [token for token in tokens if token not in late]
+        part._one.copy_from(self._one, keys)
+        part._old.copy_from(self._old, keys)
         return part
 
     def learn(
