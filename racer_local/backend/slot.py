@@ -52,11 +52,12 @@ class TextSlot:
             raise RuntimeError("commit without a decoded tree")
         tree, layout, n_past = self._tree, self._layout, len(self.tokens)
         end = n_past + len(path)
-        # The first rows of the batch are in cells without a gap between them.
-        if layout.row_of[path[-1]] == len(path) - 1:
-            self._kv.apply(plan_commit(layout, path, n_past))
-        else:
+        # The first rows of the batch are in cells without a gap between them; one row alone needs
+        # no edits.
+        if layout.row_of[path[-1]] != len(path) - 1:
             self._kv.close_gap(layout.first_ids[layout.row_of[path[-1]]], n_past + 1, end)
+        elif len(tree) > 1:
+            self._kv.apply(plan_commit(layout, path, n_past))
         self.tokens.extend(tree.tokens[node] for node in path)
         self._tree = self._layout = None
         self._is_dirty = False

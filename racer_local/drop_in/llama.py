@@ -276,7 +276,7 @@ class RacerLlama(CompletingLlama):
             not known, or nothing was decoded.
         """
         cost = self._require_core().engine.cost
-        n_tokens = stats.n_generated - 1
+        n_tokens = stats.n_decoded
         if cost is None or n_tokens < 1 or stats.decode_s <= 0:
             return None
         n_context = stats.n_prompt + n_tokens // 2
