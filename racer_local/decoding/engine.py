@@ -163,32 +163,30 @@ class Engine:
     def _plan(self, draft: DraftConfig | Drafter, budget: int | None) -> _Drafting:
         """Decide on the budget and on what makes drafters."""
         max_nodes = self.target.max_nodes
-        config = draft if isinstance(draft, DraftConfig) else None
-        if config is not None:
-            budget = 0 if config.mode == "off" else config.budget
-            if config.mode == "auto" and self._exact_rows >= ENOUGH_ROWS:
-                budget = min(budget, self._exact_rows - 1)
-        elif budget is None:
-            budget = max_nodes
+        if isinstance(draft, DraftConfig):
+            n_asked = 0 if draft.mode == "off" else draft.budget
+            if draft.mode == "auto" and self._exact_rows >= ENOUGH_ROWS:
+                n_asked = min(n_asked, self._exact_rows - 1)
+        else:
+            n_asked = max_nodes if budget is None else budget
         if self.target.is_exact and max_nodes:
-            budget = min(budget, max_nodes)
-        if max_nodes and budget > max_nodes:
+            n_asked = min(n_asked, max_nodes)
+        if max_nodes and n_asked > max_nodes:
             raise ConfigError(
-                f"draft budget is {budget}, but the model was opened for trees of at most "
+                f"draft budget is {n_asked}, but the model was opened for trees of at most "
                 f"{max_nodes} nodes"
             )
-        n_nodes = min(budget, max_nodes)
-        if config is None:
-            assert not isinstance(draft, DraftConfig)
-            return _Drafting(
-                draft, budget, _always(GuardedDrafter(draft, type(draft).__name__, n_nodes))
-            )
-        if budget:
-            config = replace(config, budget=budget)
+        n_nodes = min(n_asked, max_nodes)
+        if not isinstance(draft, DraftConfig):
+            own = GuardedDrafter(draft, type(draft).__name__, n_nodes)
+            return _Drafting(draft, n_asked, lambda: own)
+        config = replace(draft, budget=n_asked) if n_asked else draft
         cost = self._measured_cost() if config.mode == "auto" else None
         make = partial(_make, config, n_nodes, cost, self._row_memory, self._estimator, self._books)
-        is_kept_apart = budget > 0 and config.memory == "conversation"
-        return _Drafting(draft, budget, make if is_kept_apart else _always(make()))
+        if n_asked and config.memory == "conversation":
+            return _Drafting(draft, n_asked, make)
+        one_for_all = make()
+        return _Drafting(draft, n_asked, lambda: one_for_all)
 
     def _measured_cost(self) -> CostModel | None:
         """Know what steps cost here; measured once, by a short probe of an empty target."""
@@ -281,11 +279,6 @@ class Engine:
         sampler = make_sampler() if make_sampler else self.target.sampler(request.sampling)
         stats.seed = sampler.seed
         return Decoding(self.target, self.target, self.drafter, request, sampler, stats)
-
-
-def _always(drafter: GuardedDrafter) -> Callable[[], GuardedDrafter]:
-    """Use one drafter for all conversations."""
-    return lambda: drafter
 
 
 def _make(
