@@ -113,6 +113,9 @@ class ScriptedTarget:
         self.tokens = self.tokens + [self._tree.tokens[node] for node in path]
         self._tree = None
 
+    def resync(self) -> None:
+        pass
+
     def rewind(self, n_tokens: int) -> None:
         is_possible = self.can_rewind or n_tokens >= len(self.tokens)
         self.tokens = self.tokens[: n_tokens if is_possible else 0]

@@ -46,6 +46,12 @@ class TextSlot:
         if self.is_closed:
             raise ClosedError("the model was closed; open it again to use it")
 
+    def resync(self) -> None:
+        """Drop the text if the cache does not end where it does: somebody else used it."""
+        self._require_open()
+        if not self._kv.all_end_at(len(self.tokens) - 1):
+            self.clear()
+
     def commit(self, path: Sequence[NodeId]) -> None:
         """Keep the path of the decoded tree in every sequence; see ``Slot.commit``."""
         if self._layout is None or self._tree is None:

@@ -85,6 +85,7 @@ class Conversations:
         """
         here = self._kept[-1]
         # Others may have read something into the slot, or taken it back.
+        self._slot.resync()
         here.tokens = list(self._slot.tokens)
         n_here, found, n_found = self._find(here, prompt)
         is_loaded = found is not here and bool(found.state)

@@ -64,6 +64,9 @@ class Slot(Protocol):
     def can_rewind(self) -> bool:
         """Whether the text can be shortened by some of its tokens."""
 
+    def resync(self) -> None:
+        """Drop the text if somebody else changed its cells."""
+
     def commit(self, path: Sequence[NodeId]) -> None:
         """Keep these nodes of the decoded tree (from the root down) and drop the others."""
 
