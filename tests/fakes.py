@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,17 @@ from racer_local.config import SamplingConfig
 from racer_local.errors import DecodeError
 from racer_local.speculation.drafter import Rows, StepOutcome
 from racer_local.speculation.tree import DraftTree, NodeId, Source, TokenId
+
+
+@dataclass
+class FakeRows:
+    """Rows in any order."""
+
+    nodes: list[NodeId]
+
+    @property
+    def row_of(self) -> list[int]:
+        return [self.nodes.index(node) for node in range(len(self.nodes))]
 
 
 class ScriptedTarget:
@@ -32,6 +43,7 @@ class ScriptedTarget:
         max_nodes: int = 64,
         max_leaves: int = 64,
         max_prompt_rows: int = 8,
+        max_states: int = 0,
         end: TokenId | None = None,
     ) -> None:
         self.n_vocab = n_vocab
@@ -40,7 +52,9 @@ class ScriptedTarget:
         self.max_nodes = max_nodes
         self.max_leaves = max_leaves
         self.max_prompt_rows = max_prompt_rows
-        self.max_states = 0
+        self.max_states = max_states
+        self.max_state_bytes = 2**30
+        self.can_rewind = True
         self.end = end
         self.tokens: list[TokenId] = []
         self.n_decodes = 0
@@ -55,13 +69,6 @@ class ScriptedTarget:
     def row_after(self, text: Sequence[TokenId]) -> NDArray[np.float32]:
         seed = sum((i + 1) * 1_000_003**i * t for i, t in enumerate(text[-2:], 1)) % 2**32
         return np.random.default_rng(seed).normal(size=self.n_vocab).astype(np.float32)
-
-    def reuse(self, prompt: Sequence[TokenId]) -> int:
-        n = 0
-        while n < min(len(self.tokens), len(prompt) - 1) and self.tokens[n] == prompt[n]:
-            n += 1
-        self.rewind(n)
-        return n
 
     def prefill(
         self, tokens: Sequence[TokenId], wanted: Sequence[int] | NDArray[np.int32]
@@ -85,7 +92,7 @@ class ScriptedTarget:
         if rc:
             raise DecodeError(rc)
 
-    def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+    def decode_tree(self, tree: DraftTree) -> FakeRows:
         self._decode(self.fail_with.pop(0) if self.fail_with else 0)
         tree.check(self.n_vocab)
         assert tree.n_leaves <= self.max_leaves
@@ -95,7 +102,7 @@ class ScriptedTarget:
         texts = [self.tokens + [tree.tokens[n] for n in tree.path(node)] for node in nodes]
         self._rows = np.stack([self.row_after(text) for text in texts])
         self._tree = tree
-        return nodes
+        return FakeRows(nodes)
 
     def logits(self) -> NDArray[np.float32]:
         return self._rows
@@ -106,21 +113,22 @@ class ScriptedTarget:
         self.tokens = self.tokens + [self._tree.tokens[node] for node in path]
         self._tree = None
 
+    def resync(self) -> None:
+        pass
+
     def rewind(self, n_tokens: int) -> None:
-        self.tokens = self.tokens[:n_tokens]
+        is_possible = self.can_rewind or n_tokens >= len(self.tokens)
+        self.tokens = self.tokens[: n_tokens if is_possible else 0]
         self._tree = None
 
-    def save_state(self) -> bytes:
-        return repr(self.tokens).encode()
+    def save_state(self, max_bytes: int | None = None) -> bytes:
+        state = repr(self.tokens).encode()
+        return state if max_bytes is None or len(state) <= max_bytes else b""
 
-    def forget(self) -> None:
-        self.rewind(0)
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        self.rewind(0)
-        yield
-        self.rewind(0)
+    def load_state(self, tokens: Sequence[TokenId], state: bytes | bytearray) -> bool:
+        self.tokens = list(tokens) if state == repr(list(tokens)).encode() else []
+        self._tree = None
+        return bool(self.tokens)
 
     def sampler(self, config: SamplingConfig) -> ScriptedSampler:
         self.n_samplers_open += 1

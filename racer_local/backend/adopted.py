@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 
 import llama_cpp
 
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.target import LlamaTarget, prompt_rows
 from racer_local.config import ModelConfig
-from racer_local.speculation.tree import TokenId
 
 __all__ = ["AdoptedTarget", "amend_context_params"]
 
@@ -70,17 +68,6 @@ class AdoptedTarget(LlamaTarget):
         n_rows = prompt_rows(self.n_batch, self.n_vocab)
         self.max_prompt_rows = self.n_batch if self._keeps_all_rows else n_rows
         self._attach(self._adopted, weakref.finalize(self, _leave))
-
-    def resync(self) -> None:
-        """Drop the text if the cache no longer holds it, and only it."""
-        if not self._kv.all_end_at(len(self.tokens) - 1):
-            self.clear()
-
-    def reuse(self, prompt: Sequence[TokenId]) -> int:
-        """Keep what the cache shares with ``prompt``; see ``Target.reuse``."""
-        self._require_open()
-        self.resync()
-        return super().reuse(prompt)
 
 
 def _leave() -> None:

@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -75,7 +76,8 @@ class LlamaModel:
         if not handle:
             reason = last_native_error() or "no reason given"
             raise ModelLoadError(f"llama.cpp could not load {str(config.path)!r}: {reason}")
-        self._take(handle, weakref.finalize(self, llama_cpp.llama_model_free, handle))
+        contexts: list[weakref.finalize[..., Any]] = []
+        self._take(handle, contexts, weakref.finalize(self, _free, handle, contexts))
         if llama_cpp.llama_model_has_encoder(handle) or llama_cpp.llama_model_is_diffusion(handle):
             self.close()
             raise UnsupportedModelError(
@@ -91,11 +93,18 @@ class LlamaModel:
         self.header = header
         # Which layers a GPU holds, if there is one, only their owner knows.
         self.is_on_cpu = not llama_cpp.llama_supports_gpu_offload()
-        self._take(handle, weakref.finalize(self, _leave))
+        contexts: list[weakref.finalize[..., Any]] = []
+        self._take(handle, contexts, weakref.finalize(self, _leave, contexts))
         return self
 
-    def _take(self, handle: object, close: weakref.finalize[..., LlamaModel]) -> None:
+    def _take(
+        self,
+        handle: object,
+        contexts: list[weakref.finalize[..., Any]],
+        close: weakref.finalize[..., LlamaModel],
+    ) -> None:
         self.handle = handle
+        self._contexts = contexts
         self._close = close
         self._vocab = llama_cpp.llama_model_get_vocab(handle)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
@@ -239,13 +248,24 @@ class LlamaModel:
         """Whether the model's vocabulary marks this token as the end of a generation."""
         return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
 
+    def add_context(self, close: weakref.finalize[..., Any]) -> None:
+        """Have a context on these weights closed before they are freed, whoever frees them."""
+        self._contexts[:] = [*(context for context in self._contexts if context.alive), close]
+
     def close(self) -> None:
-        """Free the weights; a second call does nothing. Close contexts first."""
+        """Free the weights, and before them what is open on them; a second call does nothing."""
         self._close()
 
 
-def _leave() -> None:
-    """Free nothing: somebody else does."""
+def _leave(contexts: list[weakref.finalize[..., Any]]) -> None:
+    """Free nothing of the model: somebody else does."""
+    for close in contexts:
+        close()
+
+
+def _free(handle: object, contexts: list[weakref.finalize[..., Any]]) -> None:
+    _leave(contexts)
+    llama_cpp.llama_model_free(handle)
 
 
 def _n_gpu_layers(config: ModelConfig) -> int:

@@ -1,11 +1,10 @@
-"""The target model: one llama.cpp context whose sequences all hold the same text."""
+"""The target model: one llama.cpp context, which evaluates prompts and draft trees."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import llama_cpp
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from racer_local.backend.batch import BatchWriter
 from racer_local.backend.kv import KV_TYPES, KvCache
-from racer_local.backend.layout import TreeLayout, lay_out, plan_commit
+from racer_local.backend.layout import TreeLayout, lay_out
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import (
     AbortFlag,
@@ -21,16 +20,11 @@ from racer_local.backend.native import (
     last_native_error,
     physical_cores,
 )
-from racer_local.backend.prefix_states import PrefixStates, common_prefix
 from racer_local.backend.sampler import Sampler
+from racer_local.backend.slot import TextSlot
 from racer_local.config import KvType, ModelConfig, SamplingConfig, choose_n_ctx
-from racer_local.errors import (
-    ClosedError,
-    DecodeError,
-    ModelLoadError,
-    UnsupportedModelError,
-)
-from racer_local.speculation.tree import ROOT, DraftTree, NodeId, TokenId
+from racer_local.errors import DecodeError, ModelLoadError, UnsupportedModelError
+from racer_local.speculation.tree import ROOT, DraftTree, TokenId
 
 __all__ = ["LlamaTarget", "prompt_rows"]
 
@@ -51,13 +45,12 @@ def prompt_rows(n_batch: int, n_vocab: int) -> int:
     return max(1, min(n_batch, _PROMPT_LOGITS_BYTES // (4 * n_vocab)))
 
 
-class LlamaTarget:
-    """A context with one unified KV cache for many sequence ids, and the text in it.
+class LlamaTarget(TextSlot):
+    """A context with one unified KV cache for many sequence ids, all of them its one slot's.
 
     Not safe for use by two threads at once, but for ``stop``. See ``Target`` for the methods.
 
     Attributes:
-        tokens: the text in the KV cache; every sequence holds all of it.
         kv_type: element type of the KV cache.
         notices: what the user should know about this model and these settings.
     """
@@ -67,43 +60,40 @@ class LlamaTarget:
 
         Raises:
             ModelLoadError: llama.cpp could not open the context (most often: no memory).
+            UnsupportedModelError: exactness was asked for, which the model's shape rules out.
         """
+        super().__init__()
         self.model = model
-        self.tokens: list[TokenId] = []
         self.notices: list[str] = []
-        self._layout: TreeLayout | None = None
-        self._tree: DraftTree | None = None
-        # Batch place per row of logits; None where every place has a row.
+        # Position in the batch per row of logits; None where every position has a row.
         self._row_places: NDArray[np.int64] | None = None
         self._n_rows = 0
         self._logits = np.empty((0, model.n_vocab), np.float32)
         self._logits_address = 0
-        # Cells past the text may exist: a decode or commit is under way, or was cut short.
-        self._is_dirty = False
-        self._states = PrefixStates(config.prefix_bytes, config.max_prefixes)
+        self.max_states = config.max_prefixes if config.prefix_bytes else 0
+        self.max_state_bytes = config.prefix_bytes
         self.n_vocab = model.n_vocab
         self.n_ctx = self._choose_n_ctx(config)
         reason = model.cannot_branch_because
-        self._can_rewind = reason is None
+        self.can_rewind = reason is None
         self.max_nodes = 0 if reason else config.max_nodes
         self.max_leaves = 1 if reason else config.max_leaves
         self.is_exact = config.exact
         self.n_batch = min(config.n_batch, max(self.n_ctx, 1))
         self._abort = AbortFlag()
-        self._open(config)
+        self._close: weakref.finalize[..., LlamaTarget] | None = None
         try:
-            can_roll_back = self.max_nodes == 0 or self._probe_rollback()
-        except BaseException:
-            # Before the model, whoever closes that.
-            self._close()
-            raise
-        if not can_roll_back:
-            reason = "llama.cpp cannot take back part of what this model has read"
-            self._can_rewind = False
-            self.max_nodes = 0
-            self.max_leaves = 1
-            self._close()
             self._open(config)
+            if self.max_nodes and not self._probe_rollback():
+                reason = "llama.cpp cannot take back part of what this model has read"
+                self.can_rewind = False
+                self.max_nodes = 0
+                self.max_leaves = 1
+                self.close()
+                self._open(config)
+        except BaseException:
+            self.close()
+            raise
         if reason and config.max_nodes:
             self.notices.append(f"drafting is off: {reason}")
 
@@ -165,7 +155,8 @@ class LlamaTarget:
         self._attach(handle, weakref.finalize(self, llama_cpp.llama_free, handle))
 
     def _attach(self, handle: object, close: weakref.finalize[..., LlamaTarget]) -> None:
-        """Take an open context, and what closes it."""
+        """Take an open context, and what closes it; the model closes it before itself."""
+        self.model.add_context(close)
         self._ctx = handle
         self._close = close
         self._kv = KvCache(handle, self.max_leaves)
@@ -183,14 +174,10 @@ class LlamaTarget:
         self.clear()
         return ok
 
-    def _require_open(self) -> None:
-        if self.is_closed:
-            raise ClosedError("the model was closed; open it again to use it")
-
     @property
     def is_closed(self) -> bool:
         """Whether the context has been freed."""
-        return not self._close.alive or self.model.is_closed
+        return self._close is None or not self._close.alive
 
     def _run(self) -> None:
         """Evaluate the batch; its cells join the KV cache.
@@ -239,7 +226,7 @@ class LlamaTarget:
         self._n_rows = len(wanted)
         return self.logits()
 
-    def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+    def decode_tree(self, tree: DraftTree) -> TreeLayout:
         """Evaluate a draft tree after the text; see ``Target.decode_tree``."""
         self._require_open()
         layout = lay_out(tree, self.max_leaves)
@@ -258,60 +245,7 @@ class LlamaTarget:
         self._tree, self._layout = tree, layout
         self._row_places = None
         self._n_rows = len(layout.nodes)
-        return layout.nodes
-
-    def commit(self, path: Sequence[NodeId]) -> None:
-        """Keep the path of the decoded tree in every sequence; see ``Target.commit``."""
-        if self._layout is None or self._tree is None:
-            raise RuntimeError("commit without a decoded tree")
-        layout, n_past = self._layout, len(self.tokens)
-        end = n_past + len(path)
-        # The first rows of the batch are in cells without a gap between them.
-        if layout.row_of[path[-1]] == len(path) - 1:
-            self._kv.apply(plan_commit(layout, path, n_past))
-        else:
-            self._kv.close_gap(layout.first_ids[layout.row_of[path[-1]]], n_past + 1, end)
-        tokens = self._tree.tokens
-        self.tokens.extend(tokens[node] for node in path)
-        self._tree = self._layout = None
-        self._is_dirty = False
-
-    def reuse(self, prompt: Sequence[TokenId]) -> int:
-        """Keep what the cache shares with ``prompt``; see ``Target.reuse``."""
-        self._require_open()
-        n_same = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
-        if not self._can_rewind and n_same < len(self.tokens):
-            n_same = 0
-        found = self._states.take(prompt, n_same, whole=not self._can_rewind)
-        n_kept = 0 if found else n_same
-        if self._states.is_worth_saving(len(self.tokens), n_kept):
-            self._save_prefix()
-        if found is not None and self.load_state(*found):
-            n_same = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
-        self.rewind(n_same)
-        return len(self.tokens)
-
-    def _save_prefix(self) -> None:
-        if self._kv.state_bytes() <= self._states.max_bytes:
-            state = self.save_state()
-            if state:
-                self._states.put(self.tokens, state)
-
-    @property
-    def can_rewind(self) -> bool:
-        """Whether the text can be shortened by some of its tokens."""
-        return self._can_rewind
-
-    @property
-    def max_states(self) -> int:
-        """How many texts besides the one in the cache it can keep saved."""
-        return self._states.max_states if self._states.max_bytes else 0
-
-    def save_state(self) -> bytes | bytearray:
-        """Copy the state of the text out of the cache; empty where llama.cpp cannot."""
-        self._require_open()
-        self.rewind(len(self.tokens))
-        return self._kv.save() if self.tokens else b""
+        return layout
 
     def load_state(self, tokens: Sequence[TokenId], state: bytes | bytearray) -> bool:
         """Put a text and its saved state in place of what the cache holds.
@@ -319,60 +253,8 @@ class LlamaTarget:
         Returns:
             False if llama.cpp refuses the state: the cache is empty then.
         """
-        self._require_open()
-        self.clear()
         self._n_rows = 0
-        self._is_dirty = True
-        fits = 0 < len(tokens) <= self.n_ctx and bool(state)
-        if not (fits and self._kv.load(state) and self._kv.all_end_at(len(tokens) - 1)):
-            self.clear()
-            return False
-        self.tokens = list(tokens)
-        self._is_dirty = False
-        return True
-
-    def forget(self) -> None:
-        """Drop the text, and all saved ones."""
-        self._states.clear()
-        self.rewind(0)
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Begin with an empty cache, and keep nothing of it; see ``Target.aside``."""
-        if self._states.is_worth_saving(len(self.tokens), 0):
-            self._save_prefix()
-        before, self._states = self._states, PrefixStates(0)
-        try:
-            self.rewind(0)
-            yield
-        finally:
-            self._states = before
-            self.rewind(0)
-
-    def rewind(self, n_tokens: int) -> None:
-        """Shorten the text to ``n_tokens``; where that is impossible, to nothing."""
-        if self.is_closed:
-            return
-        self._tree = self._layout = None
-        if n_tokens == len(self.tokens) and not self._is_dirty:
-            return
-        is_shorter = n_tokens < len(self.tokens)
-        removed = n_tokens > 0 and self._kv.remove(n_tokens)
-        # A saved text of a sliding-window model comes back with its last window only: good to go
-        # on from its end, but an earlier place would see too little.
-        is_whole = not is_shorter or self._kv.all_begin_at_zero()
-        if removed and is_whole and self._kv.all_end_at(n_tokens - 1):
-            del self.tokens[n_tokens:]
-            self._is_dirty = False
-        else:
-            self.clear()
-
-    def clear(self) -> None:
-        """Empty the KV cache."""
-        self._kv.clear()
-        self.tokens.clear()
-        self._tree = self._layout = None
-        self._is_dirty = False
+        return super().load_state(tokens, state)
 
     def limit_nodes(self, max_nodes: int) -> None:
         """Take smaller trees from now on."""
@@ -387,10 +269,6 @@ class LlamaTarget:
         """Make the context look long for measurements; see ``KvCache.multiply``."""
         self._require_open()
         self._kv.multiply(n_copies)
-
-    def positions(self) -> list[tuple[int, int]]:
-        """Return the first and last cached position of every sequence; (-1, -1) is empty."""
-        return self._kv.positions()
 
     def sampler(self, config: SamplingConfig) -> _BoundSampler:
         """Make the sampler of one request."""
@@ -416,7 +294,8 @@ class LlamaTarget:
 
     def close(self) -> None:
         """Free the context; a second call does nothing."""
-        self._close()
+        if self._close is not None:
+            self._close()
 
 
 class _BoundSampler:

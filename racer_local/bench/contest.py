@@ -8,7 +8,6 @@ from typing import Any, Protocol, get_args
 
 from racer_local.config import DraftConfig, DraftMode, GenerationConfig, SamplingConfig
 from racer_local.decoding.engine import Engine
-from racer_local.drafting.guarded_drafter import GuardedDrafter
 from racer_local.errors import ConfigError, RacerError
 from racer_local.speculation.stats import Stats
 from racer_local.speculation.tree import TokenId
@@ -81,7 +80,7 @@ class Contestant(Protocol):
 
 
 class _Stream(Protocol):
-    """The running answer of a text model: see ``TextStream``."""
+    """The running answer of a session: see ``Answer``."""
 
     tokens: list[TokenId]
     text: str
@@ -95,7 +94,7 @@ class _Stream(Protocol):
 
 
 class BenchModel(Protocol):
-    """What the benchmark needs of a text model: see ``TextModel``."""
+    """What the benchmark needs of a session: see ``Session``."""
 
     engine: Engine
 
@@ -122,7 +121,6 @@ class ModeContestant:
         self._name = name
         self._config = config
         self._model = model
-        self._drafter: GuardedDrafter | None = None
 
     @property
     def name(self) -> str:
@@ -136,13 +134,8 @@ class ModeContestant:
         any process that answers more than one.
         """
         engine = self._model.engine
-        # Before the switch: `auto` measures an empty target the first time.
         engine.forget()
-        if self._drafter is None:
-            engine.use(self._config)
-            self._drafter = engine.drafter
-        engine.drafter = self._drafter
-        engine.forget()
+        engine.use(self._config)
         stream = self._model.stream(prompt, _GREEDY, GenerationConfig(max_tokens=max_tokens))
         try:
             while next(stream, None) is not None:
@@ -150,11 +143,10 @@ class ModeContestant:
         finally:
             stream.close()
         stats = stream.stats
-        ended = int(stream.finish_reason == "stop")
         return Answer(
             tokens=list(stream.tokens),
             text=stream.text,
-            n_decoded=max(0, len(stream.tokens) - 1 + ended),
+            n_decoded=stats.n_decoded,
             n_steps=stats.n_steps,
             n_drafted=stats.n_drafted,
             prefill_s=stats.prefill_s,

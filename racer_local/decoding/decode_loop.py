@@ -1,12 +1,16 @@
-"""One generation, step by step: draft, decode, verify, commit, learn, emit.
+"""The life of one decode step: draft > decode > verify > commit > learn > emit.
 
-The order and the names of the parts are those of the documentation and of the statistics.
+A step takes a list of generations. What belongs to one of them (sampler, drafter, limits,
+counters) is in its ``Decoding``; its text, positions and sequence ids are its slot's. A target
+has one slot as yet, so there is one generation in the list; only ``_decode`` knows that.
+The names of the parts are those of the documentation and of the statistics.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal, TypeAlias
@@ -20,10 +24,18 @@ from racer_local.errors import DecodeError
 from racer_local.speculation.acceptance import verify
 from racer_local.speculation.drafter import StepOutcome
 from racer_local.speculation.stats import Stats
-from racer_local.speculation.target import Target, TokenSampler, TreePruner
+from racer_local.speculation.target import Slot, Target, TokenSampler, TreePruner, TreeRows
 from racer_local.speculation.tree import ROOT, DraftTree, NodeId, Source, TokenId
 
-__all__ = ["ABORTED", "DecodeLoop", "FinishReason", "Request", "TokenEvent"]
+__all__ = [
+    "ABORTED",
+    "Decoding",
+    "FinishReason",
+    "Request",
+    "TokenEvent",
+    "decode_step",
+    "read_prompt",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -62,153 +74,74 @@ class Request:
     on_step: Callable[[StepOutcome], None] | None = None
 
 
-class DecodeLoop:
-    """The state of one generation.
+class Decoding:
+    """One generation between its steps, and within one.
 
     Attributes:
-        finish_reason: None until it has ended by itself.
+        slot: the text that it makes longer.
+        request: what was asked for.
+        drafter: guesses what comes.
+        sampler: chooses what comes.
+        stats: counters.
+        events: tokens that were generated and not handed out yet, oldest first.
+        finish_reason: why no further step comes; None while one does.
+        tree: of the latest step; its root is the token that was sampled last before it.
+        rows: where its nodes are among the rows of the target's logits.
     """
 
     def __init__(
         self,
         target: Target,
+        slot: Slot,
         drafter: GuardedDrafter,
         request: Request,
         sampler: TokenSampler,
         stats: Stats,
     ) -> None:
         """Prepare; nothing is evaluated yet."""
-        self._target = target
-        self._drafter = drafter
-        self._request = request
-        self._sampler = sampler
-        self._pruner = sampler if isinstance(sampler, TreePruner) else None
-        self._stats = stats
+        self.slot = slot
+        self.request = request
+        self.drafter = drafter
+        self.sampler = sampler
+        self.stats = stats
+        self.events: deque[TokenEvent] = deque()
         self.finish_reason: FinishReason | None = None
-        room = target.n_ctx - len(request.prompt)
-        asked = request.limits.max_tokens
-        self._n_max = room if asked is None else min(asked, room)
+        self.tree = DraftTree(request.prompt[-1])
+        self.rows: TreeRows
+        self._next_root = request.prompt[-1]
+        self._target = target
+        self._pruner = sampler if isinstance(sampler, TreePruner) else None
+        self._n_left = target.n_ctx - len(request.prompt)
+        if request.limits.max_tokens is not None:
+            self._n_left = min(self._n_left, request.limits.max_tokens)
 
-    def events(self) -> Iterator[TokenEvent]:
-        """Yield tokens until the answer ends; sets ``finish_reason``.
-
-        Raises:
-            DecodeError: from the target; with code 2 if it was stopped.
-        """
-        stats = self._stats
-        started = perf_counter()
-        token = self._prefill()
-        stats.prefill_s = perf_counter() - started
-        # Learning from the prompt is part of reading it.
-        stats.learn_s = 0.0
-        if self._is_end(token):
-            self.finish_reason = "stop"
-            return
-        stats.n_generated = 1
-        yield TokenEvent(token, Source.TARGET, 0)
-        while stats.n_generated < self._n_max:
+    def draft(self) -> None:
+        """Guess what comes: a root alone where that does not pay."""
+        # Limits come before drafting: a tree never needs to be cut to fit.
+        n_free = self._target.n_ctx - len(self.slot.tokens) - 1
+        budget = min(self.drafter.budget, self._n_left - 1, n_free)
+        tree = self.drafter.draft(
+            self._next_root, budget, self._target.n_vocab, self._target.max_leaves
+        )
+        if self._pruner is not None and tree.n_drafted:
+            # A row costs more than finding out that it is not needed.
             started = perf_counter()
-            tree, path, token = self._step(token)
-            stats.decode_s += perf_counter() - started
-            for node in path[1:]:
-                stats.n_generated += 1
-                yield TokenEvent(tree.tokens[node], tree.sources[node], stats.n_steps)
-            if self._is_end(token):
-                self.finish_reason = "stop"
-                return
-            stats.n_generated += 1
-            yield TokenEvent(token, Source.TARGET, stats.n_steps)
-        self.finish_reason = "length"
+            tree = tree.without(self._pruner.forbidden(tree))
+            self.stats.draft_s += perf_counter() - started
+        self.tree = tree
 
-    def _is_end(self, token: TokenId) -> bool:
-        return not self._request.limits.ignore_eos and self._target.is_end(token)
+    def verify(self) -> tuple[list[NodeId], TokenId]:
+        """Find the path that the sampler agrees with, and the token after it."""
+        sample, row_of = self.sampler.sample, self.rows.row_of
+        return verify(self.tree, lambda node: sample(row_of[node]), self._is_end)
 
-    def _check_stop(self) -> None:
-        # A stop that came between two batches; devices that cannot abort end here as well.
-        if self._target.is_stopped:
-            raise DecodeError(ABORTED)
-
-    def _prefill(self) -> TokenId:
-        """Read the prompt, teach it to the drafter, and return the first token."""
-        target, prompt = self._target, self._request.prompt
-        show_rows = self._request.on_prompt_rows
-        if show_rows is None:
-            n_reused = target.reuse(prompt)
-        else:
-            target.rewind(n_reused := 0)
-        self._stats.n_reused = n_reused
-        self._drafter.start(prompt, self._stats)
-        wanted = self._drafter.wanted_rows(prompt[n_reused:-1]) + np.int32(n_reused)
-        # The last row is always read: it gives the first token.
-        wanted = np.append(wanted, np.int32(len(prompt) - 1))
-        n_chunk = target.n_batch
-        if show_rows is not None:
-            wanted = np.arange(len(prompt), dtype=np.int32)
-            n_chunk = min(n_chunk, target.max_prompt_rows)
-        for start in range(n_reused, len(prompt), n_chunk):
-            end = min(start + n_chunk, len(prompt))
-            self._check_stop()
-            places = wanted[(wanted >= start) & (wanted < end)][-target.max_prompt_rows :]
-            logits = target.prefill(prompt[start:end], places - start)
-            if self._request.on_prefill is not None:
-                self._request.on_prefill(end, len(prompt))
-            if show_rows is not None:
-                show_rows(places, logits)
-            # The last row is the first decode step's, and is learned with the token it gives.
-            n_learn = len(places) - (end == len(prompt))
-            self._drafter.learn(places[:n_learn], logits[:n_learn])
-        last_row = len(logits) - 1
-        token = self._sampler.sample(last_row)
-        self._accept(DraftTree(prompt[-1]), [ROOT], token, [ROOT], slice(last_row, None))
-        return token
-
-    def _step(self, root: TokenId) -> tuple[DraftTree, list[NodeId], TokenId]:
-        """Run one decode step on the token that was sampled last."""
-        target, stats = self._target, self._stats
-        self._check_stop()
-        tree = self._draft(root)
-        n_past = len(target.tokens)
+    def commit(self, path: list[NodeId]) -> None:
+        """Keep the path in the cache, and count."""
+        tree, stats = self.tree, self.stats
         started = perf_counter()
-        tree, nodes = self._decode(tree)
-        seconds = perf_counter() - started
-        stats.target_s += seconds
-        self._drafter.observe_step(len(tree), n_past, seconds)
-        row_of = {node: row for row, node in enumerate(nodes)}
-        path, token = verify(tree, lambda node: self._sampler.sample(row_of[node]), self._is_end)
-        started = perf_counter()
-        target.commit(path)
+        self.slot.commit(path)
         stats.kv_s += perf_counter() - started
         stats.n_steps += 1
-        self._count(tree, path)
-        self._accept(tree, path, token, nodes, slice(None))
-        return tree, path, token
-
-    def _draft(self, root: TokenId) -> DraftTree:
-        # Limits come before drafting: a tree never needs to be cut to fit.
-        n_left = self._n_max - self._stats.n_generated
-        n_free = self._target.n_ctx - len(self._target.tokens) - 1
-        budget = min(self._drafter.budget, n_left - 1, n_free)
-        tree = self._drafter.draft(root, budget, self._target.n_vocab, self._target.max_leaves)
-        if self._pruner is None or not tree.n_drafted:
-            return tree
-        # A row costs more than finding out that it is not needed.
-        started = perf_counter()
-        tree = tree.without(self._pruner.forbidden(tree))
-        self._stats.draft_s += perf_counter() - started
-        return tree
-
-    def _decode(self, tree: DraftTree) -> tuple[DraftTree, Sequence[NodeId]]:
-        try:
-            return tree, self._target.decode_tree(tree)
-        except DecodeError as error:
-            if error.code != _NO_SLOT or tree.n_drafted == 0:
-                raise
-            logger.warning("no room in the KV cache for %d draft nodes", tree.n_drafted)
-            root = DraftTree(tree.tokens[ROOT])
-            return root, self._target.decode_tree(root)
-
-    def _count(self, tree: DraftTree, path: list[NodeId]) -> None:
-        stats = self._stats
         stats.n_drafted += tree.n_drafted
         stats.n_accepted += len(path) - 1
         for source in tree.sources[1:]:
@@ -216,15 +149,115 @@ class DecodeLoop:
         for node in path[1:]:
             stats.by_source[tree.sources[node]].accepted += 1
 
-    def _accept(
+    def learn(
         self,
-        tree: DraftTree,
         path: list[NodeId],
         token: TokenId,
         nodes: Sequence[NodeId],
-        rows: slice,
+        logits: NDArray[np.float32],
     ) -> None:
-        logits = self._target.logits()[rows]
-        outcome = self._drafter.accept(tree, path, token, nodes, logits)
-        if self._request.on_step is not None:
-            self._request.on_step(outcome or StepOutcome(tree, path, token, None))
+        """Teach the drafter what came of the tree; logits [n_nodes, n_vocab] are of ``nodes``."""
+        outcome = self.drafter.accept(self.tree, path, token, nodes, logits)
+        if self.request.on_step is not None:
+            self.request.on_step(outcome or StepOutcome(self.tree, path, token, None))
+
+    def emit(self, path: list[NodeId], token: TokenId) -> None:
+        """Append the new tokens to the events; the last one is the root of the next tree."""
+        tree, step = self.tree, self.stats.n_steps
+        for node in path[1:]:
+            self.events.append(TokenEvent(tree.tokens[node], tree.sources[node], step))
+        self._n_left -= len(path)
+        if self._is_end(token):
+            self.finish_reason = "stop"
+            return
+        self.events.append(TokenEvent(token, Source.TARGET, step))
+        self._next_root = token
+        if self._n_left == 0:
+            self.finish_reason = "length"
+
+    def _is_end(self, token: TokenId) -> bool:
+        return not self.request.limits.ignore_eos and self._target.is_end(token)
+
+
+def decode_step(target: Target, generations: Sequence[Decoding]) -> None:
+    """Run one decode step for every generation; each goes on with its next root.
+
+    Raises:
+        DecodeError: from the target; with code 2 if it was stopped.
+    """
+    started = perf_counter()
+    _check_stop(target)
+    for generation in generations:
+        generation.draft()
+    _decode(target, generations)
+    for generation in generations:
+        path, token = generation.verify()
+        generation.commit(path)
+        generation.learn(path, token, generation.rows.nodes, target.logits())
+        generation.emit(path, token)
+    seconds = perf_counter() - started
+    for generation in generations:
+        generation.stats.decode_s += seconds
+
+
+def _decode(target: Target, generations: Sequence[Decoding]) -> None:
+    """Evaluate the trees; says what it took to those who plan by it."""
+    [generation] = generations
+    n_past = len(generation.slot.tokens)
+    started = perf_counter()
+    try:
+        generation.rows = target.decode_tree(generation.tree)
+    except DecodeError as error:
+        n_drafted = generation.tree.n_drafted
+        if error.code != _NO_SLOT or n_drafted == 0:
+            raise
+        logger.warning("no room in the KV cache for %d draft nodes", n_drafted)
+        generation.tree = DraftTree(generation.tree.tokens[ROOT])
+        generation.rows = target.decode_tree(generation.tree)
+    seconds = perf_counter() - started
+    generation.stats.target_s += seconds
+    generation.drafter.observe_step(len(generation.tree), n_past, seconds)
+
+
+def read_prompt(target: Target, generation: Decoding) -> None:
+    """Read what the slot does not hold of the prompt; learn from it, and emit the first token.
+
+    Raises:
+        DecodeError: from the target; with code 2 if it was stopped.
+    """
+    request, drafter = generation.request, generation.drafter
+    prompt, show_rows = request.prompt, request.on_prompt_rows
+    n_reused = generation.stats.n_reused = len(generation.slot.tokens)
+    drafter.start(prompt, generation.stats)
+    n_chunk = target.n_batch
+    if show_rows is None:
+        wanted = drafter.wanted_rows(prompt[n_reused:-1]) + np.int32(n_reused)
+        # The last row is always read: it gives the first token.
+        wanted = np.append(wanted, np.int32(len(prompt) - 1))
+    else:
+        wanted = np.arange(len(prompt), dtype=np.int32)
+        n_chunk = min(n_chunk, target.max_prompt_rows)
+    for start in range(n_reused, len(prompt), n_chunk):
+        end = min(start + n_chunk, len(prompt))
+        _check_stop(target)
+        positions = wanted[(wanted >= start) & (wanted < end)][-target.max_prompt_rows :]
+        logits = target.prefill(prompt[start:end], positions - start)
+        if request.on_prefill is not None:
+            request.on_prefill(end, len(prompt))
+        if show_rows is not None:
+            show_rows(positions, logits)
+        # The last row is the first decode step's, and is learned with the token it gives.
+        n_learn = len(positions) - (end == len(prompt))
+        drafter.learn(positions[:n_learn], logits[:n_learn])
+    last_row = len(logits) - 1
+    token = generation.sampler.sample(last_row)
+    generation.learn([ROOT], token, [ROOT], logits[last_row:])
+    generation.emit([ROOT], token)
+    # Learning from the prompt is part of reading it.
+    generation.stats.learn_s = 0.0
+
+
+def _check_stop(target: Target) -> None:
+    # A stop that came between two batches; devices that cannot abort end here as well.
+    if target.is_stopped:
+        raise DecodeError(ABORTED)

@@ -1,30 +1,30 @@
-"""One target, one drafter, one generation at a time.
+"""One target and its generations; a target has one slot as yet, so they take turns.
 
-The only module that brings a drafter and a target together; the steps are ``decode_loop``'s. It
-deals in token ids; text is the business of ``text_model``.
+Deals in token ids: which text a prompt goes on with is ``conversation``'s business, the steps are
+``decode_loop``'s, and characters are the text layer's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
-import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.books.book_set import Shelf
-from racer_local.concurrency.closing import Closing
-from racer_local.config import DraftConfig, DraftMemory, GenerationConfig, SamplingConfig
-from racer_local.decoding.decode_loop import ABORTED, DecodeLoop, FinishReason, Request, TokenEvent
+from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
+from racer_local.decoding.conversation import Conversations
+from racer_local.decoding.decode_loop import Decoding, FinishReason, Request, TokenEvent
+from racer_local.decoding.generation import Generation
+from racer_local.decoding.occupancy import Occupancy
+from racer_local.drafting.auto.estimate import Estimator
 from racer_local.drafting.auto.row_memory import RowMemory
-from racer_local.drafting.drafter_pool import DrafterPool
 from racer_local.drafting.guarded_drafter import GuardedDrafter
 from racer_local.drafting.make import make_drafter
-from racer_local.errors import BusyError, ConfigError, ContextFullError, DecodeError
+from racer_local.errors import ConfigError, ContextFullError
 from racer_local.measuring.cost import CostModel
 from racer_local.measuring.probe import probe_steps
 from racer_local.speculation.drafter import Drafter, StepOutcome
@@ -38,46 +38,21 @@ __all__ = ["ENOUGH_ROWS", "Engine", "FinishReason", "Generation", "TokenEvent"]
 ENOUGH_ROWS = 16
 
 
-class Generation(Closing, Iterator[TokenEvent]):
-    """A running generation: iterate for tokens; close, or leave a ``with`` block, to end early.
+@dataclass(frozen=True, slots=True)
+class _Drafting:
+    """How to draft: what was asked for, and how many nodes that would be in one step."""
 
-    Attributes:
-        prompt: token ids.
-        stats: counters, true at every moment.
-        finish_reason: None while it runs.
-    """
-
-    def __init__(self, engine: Engine, request: Request) -> None:
-        """Prepare; nothing runs before the first token is asked for."""
-        self.prompt: Sequence[TokenId] = request.prompt
-        self.stats = Stats(n_prompt=len(request.prompt))
-        self.finish_reason: FinishReason | None = None
-        self._engine = engine
-        self._is_cancelled = False
-        self._events = engine._run(request, self)
-
-    def __next__(self) -> TokenEvent:
-        """Return the next token; runs a decode step where needed."""
-        return next(self._events)
-
-    def cancel(self) -> None:
-        """End it within one decode step, or before it begins; from any thread."""
-        engine = self._engine
-        with engine._state:
-            self._is_cancelled = True
-            if engine._running is not None and engine._running() is self:
-                engine.target.stop()
-
-    def close(self) -> None:
-        """End the generation; the engine is free for the next one."""
-        self._events.close()
+    draft: DraftConfig | Drafter
+    n_asked: int
+    make: Callable[[], GuardedDrafter]
 
 
 class Engine:
-    """Joins one target and one drafter; serves one generation at a time.
+    """Joins one target with drafters; serves one generation at a time.
 
-    Calls from several threads wait for each other. What the KV cache and the drafter hold is
-    kept from one generation to the next as far as the new prompt continues the old text.
+    Calls from several threads wait for each other. A thread that would wait for a generation of
+    its own gets a ``BusyError``. What the cache holds of a text and what a drafter learned from
+    it is kept from one generation to the next; see ``conversation``.
     """
 
     def __init__(
@@ -101,18 +76,30 @@ class Engine:
                 many as seldom pay anyway, ``auto`` keeps to them: its text is then that of plain
                 decoding, at no cost.
             books: phrase books, for ``auto``.
+
+        Raises:
+            ConfigError: the target was opened for smaller trees.
         """
         self.target = target
         self.cost = cost
         self._row_memory = row_memory
         self._exact_rows = exact_rows
         self._books = books
-        self._lock = threading.Lock()
-        self._owner: int | None = None
-        self._state = threading.Lock()
-        # Weak: a generation that is dropped in the middle must end.
-        self._running: weakref.ref[Generation] | None = None
+        # Estimates belong to a model, not to one of its texts.
+        self._estimator = Estimator()
+        self._occupancy = Occupancy(target)
+        self._drafting = self._plan(DraftConfig(mode="off"), None)
+        self._conversations = Conversations(
+            target, self._drafting.make, target.max_states, target.max_state_bytes
+        )
         self.use(draft or DraftConfig())
+
+    @property
+    def drafter(self) -> GuardedDrafter:
+        """The drafter of the latest conversation."""
+        return self._conversations.drafter
+
+    # --- how to draft ---------------------------------------------------------------------
 
     def use(self, draft: DraftConfig | Drafter, budget: int | None = None) -> None:
         """Draft differently from the next generation on; what was learned is dropped.
@@ -124,83 +111,93 @@ class Engine:
         On an exact target a larger budget is cut to what stays exact.
 
         Raises:
+            BusyError: this thread has an unfinished generation.
             ConfigError: the target was opened for smaller trees.
         """
-        if self.target.is_exact and self.target.max_nodes:
-            if isinstance(draft, DraftConfig):
-                draft = replace(draft, budget=min(draft.budget, self.target.max_nodes))
-            elif budget is not None:
-                budget = min(budget, self.target.max_nodes)
-        self._draft = draft
-        n_drafters = 1
-        memory: DraftMemory = "conversation"
-        make: Callable[[], Drafter]
-        if isinstance(draft, DraftConfig):
-            if draft.mode == "auto" and self._exact_rows >= ENOUGH_ROWS:
-                draft = replace(draft, budget=min(draft.budget, self._exact_rows - 1))
-            cost = self._measured_cost() if draft.mode == "auto" else None
-            make = partial(make_drafter, draft, cost, self._row_memory, books=self._books)
-            mode = str(draft.mode)
-            budget = 0 if draft.mode == "off" else draft.budget
-            memory = draft.memory
-            if budget and memory == "conversation":
-                n_drafters += self.target.max_states
-        else:
-            make, mode = (lambda: draft), type(draft).__name__
-            budget = self.target.max_nodes if budget is None else budget
-        if self.target.max_nodes and budget > self.target.max_nodes:
-            raise ConfigError(
-                f"draft budget is {budget}, but the model was opened for trees of at most "
-                f"{self.target.max_nodes} nodes"
-            )
-        self._asked = budget
-        n_nodes = min(budget, self.target.max_nodes)
-        self._drafters = DrafterPool(
-            lambda: GuardedDrafter(make(), mode, n_nodes, memory), n_drafters
-        )
-        self.drafter = self._drafters.latest
+        with self._occupancy.block():
+            self._drafting = self._plan(draft, budget)
+            self._conversations.use(self._drafting.make)
 
     @contextlib.contextmanager
     def drafting(self, draft: DraftConfig) -> Iterator[None]:
-        """Draft differently for a while; what was learned before is there again afterwards.
+        """Draft differently in a ``with`` block; what was learned before is there again afterwards.
 
-        Only while nothing is generated. Settings that are in use already change nothing.
+        Other threads wait. A generation that is unfinished at the end is closed. Settings that are
+        in use already change nothing.
+
+        Raises:
+            BusyError: this thread has an unfinished generation.
+            ConfigError: the target was opened for smaller trees.
         """
-        if draft == self._draft:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._occupancy.block())
+            if draft != self._drafting.draft:
+                stack.enter_context(self._conversations.kept_drafters())
+                stack.enter_context(self._using(draft))
+            stack.callback(self._occupancy.close_unfinished)
             yield
-            return
-        if draft.mode == "auto" and self.cost is None:
-            with self.target.aside():
-                self._measured_cost()
-        before = self._draft, self._asked, self._drafters, self.drafter
+
+    @contextlib.contextmanager
+    def aside(self, draft: DraftConfig) -> Iterator[None]:
+        """Generate from an empty cache in a ``with`` block, with a drafter that knows nothing.
+
+        The texts and all that was learned from them are there again afterwards, the text in the
+        cache among the saved ones. Otherwise like ``drafting``.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._occupancy.block())
+            stack.enter_context(self._conversations.aside())
+            stack.enter_context(self._using(draft))
+            stack.callback(self._occupancy.close_unfinished)
+            yield
+
+    @contextlib.contextmanager
+    def _using(self, draft: DraftConfig) -> Iterator[None]:
+        before = self._drafting
         try:
             self.use(draft)
             yield
         finally:
-            self._draft, self._asked, self._drafters, self.drafter = before
+            self._drafting = before
 
-    @contextlib.contextmanager
-    def aside(self, draft: DraftConfig) -> Iterator[None]:
-        """Generate from an empty cache, with a drafter that knows nothing.
-
-        The texts and all that was learned from them are there again afterwards, the text in the
-        cache among the saved ones. Only while nothing is generated.
-        """
-        before = self._draft, self._asked, self._drafters, self.drafter
-        with self.target.aside():
-            try:
-                self.use(draft)
-                yield
-            finally:
-                self._draft, self._asked, self._drafters, self.drafter = before
+    def _plan(self, draft: DraftConfig | Drafter, budget: int | None) -> _Drafting:
+        """Decide on the budget and on what makes drafters."""
+        max_nodes = self.target.max_nodes
+        if isinstance(draft, DraftConfig):
+            n_asked = 0 if draft.mode == "off" else draft.budget
+            if draft.mode == "auto" and self._exact_rows >= ENOUGH_ROWS:
+                n_asked = min(n_asked, self._exact_rows - 1)
+        else:
+            n_asked = max_nodes if budget is None else budget
+        if self.target.is_exact and max_nodes:
+            n_asked = min(n_asked, max_nodes)
+        if max_nodes and n_asked > max_nodes:
+            raise ConfigError(
+                f"draft budget is {n_asked}, but the model was opened for trees of at most "
+                f"{max_nodes} nodes"
+            )
+        n_nodes = min(n_asked, max_nodes)
+        if not isinstance(draft, DraftConfig):
+            own = GuardedDrafter(draft, type(draft).__name__, n_nodes)
+            return _Drafting(draft, n_asked, lambda: own)
+        config = replace(draft, budget=n_asked) if n_asked else draft
+        cost = self._measured_cost() if config.mode == "auto" else None
+        make = partial(_make, config, n_nodes, cost, self._row_memory, self._estimator, self._books)
+        if n_asked and config.memory == "conversation":
+            return _Drafting(draft, n_asked, make)
+        one_for_all = make()
+        return _Drafting(draft, n_asked, lambda: one_for_all)
 
     def _measured_cost(self) -> CostModel | None:
-        """Know what steps cost here; measured once, by a short probe of the empty target."""
+        """Know what steps cost here; measured once, by a short probe of an empty target."""
         if self.cost is None and self.target.max_nodes:
             n_max = self.target.max_nodes + 1
-            probe = probe_steps(self.target, n_max)
+            with self._conversations.aside():
+                probe = probe_steps(self.target, n_max)
             self.cost = CostModel.of_probe(probe.points, n_max, probe.context_cost)
         return self.cost
+
+    # --- generations ----------------------------------------------------------------------
 
     def generate(
         self,
@@ -219,11 +216,11 @@ class Engine:
             prompt: token ids, at least one.
             sampling: how tokens are chosen.
             limits: when to end. Stop strings are the text layer's.
-            make_sampler: makes a sampler of one's own, in place of one for ``sampling``.
-            on_prefill: is told (tokens read, tokens to read) while the prompt is read.
-            on_prompt_rows: is shown the logits of every place of the prompt, which is therefore
-                read as a whole: places int32 [n], logits float32 [n, n_vocab], a view.
-            on_step: is shown every decode step after it was learned from.
+            make_sampler: makes a sampler of the caller's, in place of one for ``sampling``.
+            on_prefill: called with (tokens read, tokens to read) while the prompt is read.
+            on_prompt_rows: called with the logits of every position of the prompt, which is
+                therefore read as a whole: positions int32 [n], logits float32 [n, n_vocab], a view.
+            on_step: called with every decode step after it was learned from.
 
         Returns:
             A generation; errors of the model come from its iteration.
@@ -250,88 +247,47 @@ class Engine:
             on_prompt_rows=on_prompt_rows,
             on_step=on_step,
         )
-        return Generation(self, request)
+        return Generation(self.target, self._occupancy, self._prepare, request)
 
     def cancel(self) -> None:
         """End the running generation within one decode step; without one, do nothing.
 
         May be called from any thread. The generation finishes with reason ``cancelled``.
         """
-        running = self._running
-        generation = None if running is None else running()
-        if generation is not None:
-            generation.cancel()
+        running = self._occupancy.running
+        if running is not None:
+            running.cancel()
 
     def forget(self) -> None:
-        """Drop the text in the cache and all that the drafter learned."""
-        with self._lock:
-            is_pooled = self.drafter is self._drafters.latest
-            self.target.forget()
-            self._drafters.forget()
-            if is_pooled:
-                self.drafter = self._drafters.latest
-            else:
-                self.drafter.forget()
+        """Drop the text in the cache, all saved ones, and all that drafters learned.
 
-    # --- the loop -------------------------------------------------------------------------
+        Raises:
+            BusyError: this thread has an unfinished generation.
+        """
+        with self._occupancy.block():
+            self._conversations.forget()
 
-    def _run(self, request: Request, generation: Generation) -> Generator[TokenEvent, None, None]:
-        self._enter(generation)
-        stats = generation.stats
-        n_keep = 0
-        sampler: TokenSampler | None = None
-        try:
-            drafter = self._pick_drafter(request.prompt)
-            stats.draft = drafter.mode
-            if self._asked and not self.target.max_nodes:
-                stats.notices.append("drafting is off: this model cannot take drafts back")
-            make_sampler = request.make_sampler
-            sampler = make_sampler() if make_sampler else self.target.sampler(request.sampling)
-            stats.seed = sampler.seed
-            loop = DecodeLoop(self.target, drafter, request, sampler, stats)
-            n_keep = len(request.prompt)
-            for event in loop.events():
-                n_keep += 1
-                yield event
-            generation.finish_reason = loop.finish_reason
-        except DecodeError as error:
-            if error.code != ABORTED or not self.target.is_stopped:
-                raise
-            generation.finish_reason = "cancelled"
-        finally:
-            # The text keeps what was emitted, whoever stopped where, and as plain decoding leaves
-            # it: the last token has not been read unless it led to the end. The next prompt is
-            # then read from the same place on, in the same batches, whatever was drafted here.
-            if n_keep > len(request.prompt) and generation.finish_reason != "stop":
-                n_keep -= 1
-            self.target.rewind(min(n_keep, len(self.target.tokens)))
-            if sampler is not None:
-                sampler.close()
-            self._leave()
+    def _prepare(self, request: Request, stats: Stats) -> Decoding:
+        """Put what is kept of the prompt's text in place, and make a sampler."""
+        self._conversations.enter(request.prompt)
+        if request.on_prompt_rows is not None:
+            self.target.rewind(0)
+        stats.draft = self.drafter.mode
+        if self._drafting.n_asked and not self.target.max_nodes:
+            stats.notices.append("drafting is off: this model cannot take drafts back")
+        make_sampler = request.make_sampler
+        sampler = make_sampler() if make_sampler else self.target.sampler(request.sampling)
+        stats.seed = sampler.seed
+        return Decoding(self.target, self.target, self.drafter, request, sampler, stats)
 
-    def _pick_drafter(self, prompt: list[TokenId]) -> GuardedDrafter:
-        # Whoever put a drafter in place by hand means that one.
-        if self.drafter is self._drafters.latest:
-            self.drafter = self._drafters.pick(prompt)
-        return self.drafter
 
-    def _enter(self, generation: Generation) -> None:
-        me = threading.get_ident()
-        if self._owner == me:
-            raise BusyError(
-                "this thread has an unfinished generation on the same model; finish or close it"
-            )
-        self._lock.acquire()
-        with self._state:
-            self._owner = me
-            self._running = weakref.ref(generation)
-            self.target.resume()
-            if generation._is_cancelled:
-                self.target.stop()
-
-    def _leave(self) -> None:
-        with self._state:
-            self._running = None
-            self._owner = None
-            self.target.resume()
-        self._lock.release()
+def _make(
+    config: DraftConfig,
+    n_nodes: int,
+    cost: CostModel | None,
+    row_memory: RowMemory | None,
+    estimator: Estimator,
+    books: Shelf | None,
+) -> GuardedDrafter:
+    drafter = make_drafter(config, cost, row_memory, estimator, books)
+    return GuardedDrafter(drafter, config.mode, n_nodes, config.memory)

@@ -269,7 +269,7 @@ class Session(Closing):
             not known, or nothing was decoded.
         """
         cost = self.engine.cost
-        n_tokens = stats.n_generated - 1
+        n_tokens = stats.n_decoded
         if cost is None or n_tokens < 1 or stats.decode_s <= 0:
             return None
         n_context = stats.n_prompt + n_tokens // 2

@@ -1,7 +1,7 @@
 """A drafter that cannot spoil an answer: what it proposes is checked, and its failures end there.
 
-Also keeps account of the text the drafter was told, so that its knowledge can be kept while a
-conversation goes on and is dropped when the text is another. Layer: pure.
+It also keeps account of the text that the drafter was given. Where a new prompt parts from that
+text, the drafter goes back to what they have in common, and keeps what it knows of that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.config import DraftMemory
-from racer_local.speculation.drafter import Drafter, RowChooser, Rows, StepObserver, StepOutcome
+from racer_local.speculation.drafter import (
+    Drafter,
+    Heir,
+    RowChooser,
+    Rows,
+    StepObserver,
+    StepOutcome,
+)
+from racer_local.speculation.prefix import common_prefix
 from racer_local.speculation.stats import Stats
 from racer_local.speculation.topk import top_k
 from racer_local.speculation.tree import ROOT, DraftTree, NodeId, TokenId
@@ -64,56 +72,71 @@ class GuardedDrafter:
         """Tokens of the text that it knows."""
         return len(self._known)
 
-    def n_known_of(self, prompt: Sequence[TokenId]) -> int:
-        """Tokens of its text, if ``prompt`` continues it; else 0."""
-        known = self._known
-        return len(known) if list(prompt[: len(known)]) == known else 0
-
     def forget(self) -> None:
         """Drop all that was learned."""
-        self._known.clear()
+        self._known = []
         self._n_others = 0
         self._drafter.begin()
 
-    def start(self, prompt: list[TokenId], stats: Stats) -> None:
-        """Begin a request: tell the drafter what the prompt adds to the text it knows.
+    def begin_from(self, other: GuardedDrafter, prompt: list[TokenId]) -> None:
+        """Begin with what ``prompt`` has in common with the text of another drafter.
 
-        A prompt that continues that text keeps what was learned; any other one starts afresh, or
-        is put behind it where memory is ``server``. With memory ``off`` all start afresh.
+        What that one knows of it is known here as well; it stays as it is itself.
+        """
+        if self.budget:
+            with self._survive():
+                self._begin_from(other, common_prefix(other._known, prompt))
+
+    def _begin_from(self, other: GuardedDrafter, n_tokens: int) -> None:
+        text = other._known[:n_tokens]
+        if isinstance(self._drafter, Heir):
+            self._drafter.begin_from(other._drafter, text)
+        else:
+            self._drafter.begin()
+            self._drafter.feed(text)
+        self._known = text
+        self._n_others = 0
+
+    def start(self, prompt: list[TokenId], stats: Stats) -> None:
+        """Begin a request: give the drafter what the prompt adds to the text it knows.
+
+        Where the prompt parts from that text, the drafter goes back to what they have in common;
+        with memory ``server`` the prompt is put behind the text instead. With memory ``off`` the
+        drafter starts afresh.
         """
         self._stats = stats
         self._overhead_s = 0.0
         self._is_on = self.budget > 0
         if not self._is_on:
             return
-        known = self._known
         with self._survive():
-            if self._memory != "off" and self.n_known_of(prompt):
-                news = prompt[len(known) :]
-            elif self._memory == "server" and known:
-                self._n_others += len(known)
-                known.clear()
-                news = prompt
-            else:
+            n_same = 0 if self._memory == "off" else common_prefix(self._known, prompt)
+            if n_same < len(self._known) and self._memory == "server":
+                self._n_others += len(self._known)
+                self._known = []
+                n_same = 0
+            elif n_same == 0:
                 self.forget()
-                news = prompt
-            known.extend(news)
+            elif n_same < len(self._known):
+                self._begin_from(self, n_same)
+            news = prompt[n_same:]
+            self._known += news
             self._drafter.feed(news)
 
     def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
-        """Say which rows of a prompt are worth reading; ascending places in ``tokens``."""
+        """Say which rows of a prompt are worth reading; ascending positions in ``tokens``."""
         wanted = _NO_ROWS
         if self.row_width:
             with self._survive():
                 wanted = self._drafter.wanted_rows(tokens)
         return wanted
 
-    def learn(self, places: NDArray[np.int32], logits: NDArray[np.float32]) -> None:
-        """Learn from prompt rows at these places of the text; logits [n_places, n_vocab]."""
-        if not self.row_width or not len(places):
+    def learn(self, positions: NDArray[np.int32], logits: NDArray[np.float32]) -> None:
+        """Learn from prompt rows at these positions of the text; logits [n, n_vocab]."""
+        if not self.row_width or not len(positions):
             return
         with self._survive():
-            shifted = places + np.int32(self._n_others)
+            shifted = positions + np.int32(self._n_others)
             self._drafter.learn(Rows(shifted, *self._top_k(logits)))
 
     def draft(self, root: TokenId, budget: int, n_vocab: int, max_leaves: int) -> DraftTree:
@@ -149,7 +172,7 @@ class GuardedDrafter:
         """Teach the drafter what came of a tree; ``logits`` [n_nodes, n_vocab] are of ``nodes``.
 
         Returns:
-            What it was told; None while it is off.
+            What the drafter was shown; None while it is off.
         """
         if not self._is_on:
             return None
@@ -173,15 +196,15 @@ class GuardedDrafter:
             return Rows(np.asarray(nodes, np.int32), *self._top_k(logits))
         with self._survive():
             useful = self._chooser.useful_nodes(path)
-            places = [nodes.index(node) for node in useful]
-            return Rows(np.asarray(useful, np.int32), *self._top_k(logits, places))
+            rows = [nodes.index(node) for node in useful]
+            return Rows(np.asarray(useful, np.int32), *self._top_k(logits, rows))
         return None
 
     def _top_k(
-        self, logits: NDArray[np.float32], places: Sequence[int] | None = None
+        self, logits: NDArray[np.float32], rows: Sequence[int] | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         min_prob = 0.0 if self._chooser is None else self._chooser.min_prob
-        return top_k(logits, self.row_width, places, min_prob)
+        return top_k(logits, self.row_width, rows, min_prob)
 
     @contextmanager
     def _survive(self) -> Iterator[None]:
@@ -194,4 +217,4 @@ class GuardedDrafter:
             self._stats.notices.append("drafting was turned off: the drafter failed")
             self._is_on = False
             # What it knows may be half-written: the next generation starts it afresh.
-            self._known.clear()
+            self._known = []

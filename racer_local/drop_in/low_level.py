@@ -9,7 +9,6 @@ import numpy as np
 from llama_cpp.llama import LlamaState
 from numpy.typing import NDArray
 
-from racer_local.backend.adopted import AdoptedTarget
 from racer_local.backend.chain import ChainConfig, ChainSampler
 from racer_local.decoding.session import Session
 from racer_local.drop_in.calling import CallingLlama
@@ -118,8 +117,7 @@ class LowLevelLlama(CallingLlama):
     def _eval(self, session: Session, ids: list[TokenId]) -> None:
         target = session.target
         target.resume()
-        if isinstance(target, AdoptedTarget):
-            target.resync()
+        target.resync()
         n_past = len(target.tokens)
         if n_past + len(ids) > target.n_ctx:
             raise ContextFullError(n_past + len(ids), target.n_ctx)

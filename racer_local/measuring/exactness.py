@@ -182,7 +182,7 @@ class _Rows:
 
     def _is_identical(self, tree: DraftTree, start: int, end: int) -> bool:
         """Compare the rows [start, end), where the text is, with single ones."""
-        nodes = self._target.decode_tree(tree)
+        nodes = self._target.decode_tree(tree).nodes
         rows = self._target.logits()
         # The root is the first row, also where the text is not the first branch.
         same = all(

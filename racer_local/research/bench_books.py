@@ -172,7 +172,7 @@ def _run(bench: _Bench, prompts: Sequence[RepositoryPrompt]) -> dict[str, dict[s
                 answers[mode] = answer
         for mode, (stats, tokens) in answers.items():
             same = float(tokens == answers["off"][1])
-            row = (stats.n_generated - 1, stats.decode_s, stats.n_steps, same, 1.0)
+            row = (stats.n_decoded, stats.decode_s, stats.n_steps, same, 1.0)
             for name in (prompt.category, "all"):
                 old = sums[mode].setdefault(name, [0.0] * len(row))
                 sums[mode][name] = [a + b for a, b in zip(old, row, strict=True)]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.speculation.tree import DraftTree, NodeId, TokenId
 
-__all__ = ["Drafter", "Rows", "StepObserver", "StepOutcome"]
+__all__ = ["Drafter", "Heir", "RowChooser", "Rows", "StepObserver", "StepOutcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,19 @@ class Drafter(Protocol):
 
     def size_bytes(self) -> int:
         """Estimate the memory held."""
+
+
+@runtime_checkable
+class Heir(Protocol):
+    """A drafter that knows more of a text than its tokens, and can pass that on; not all do."""
+
+    def begin_from(self, other: Any, tokens: Sequence[TokenId]) -> None:
+        """Begin a text with ``tokens``, and know of them what another drafter knows.
+
+        Args:
+            other: a drafter of the same class, maybe this one; if not, it stays as it is.
+            tokens: the beginning of its text.
+        """
 
 
 @runtime_checkable

@@ -1,8 +1,8 @@
-"""Counters of one generation. Layer: pure (standard library only).
+"""Counters of one generation.
 
-Terms: a *decode step* is one pass of the target over one draft tree; *MAT* (mean accepted
-tokens) is tokens emitted per decode step, the target's own token included, so plain decoding
-has 1.0.
+Terms: a *decode step* is one pass of the target over one draft tree. It gives the accepted draft
+tokens and one more, the target's own, which may be the end token. *MAT* (mean accepted tokens) is
+what a step gives on average, so plain decoding has 1.0.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Stats:
     """What a generation did and how long its parts took.
 
     The first token comes from the prompt's last row and belongs to the prefill; ``decode_s``
-    and ``n_steps`` cover the tokens after it.
+    and ``n_steps`` cover the tokens after it, the end token included.
 
     Attributes:
         draft: draft mode in force.
         notices: why drafting was off or cut, if it was.
         n_prompt: tokens of the prompt.
         n_reused: of these, tokens found in the KV cache.
-        n_generated: tokens generated, an end-of-generation token included.
+        n_generated: tokens handed out; an end token is none of them.
         n_steps: decode steps.
         n_drafted: draft nodes decoded.
         n_accepted: of these, accepted ones.
@@ -71,13 +71,22 @@ class Stats:
 
     @property
     def mean_accepted_tokens(self) -> float:
-        """Tokens per decode step: 1 + accepted / steps; 1.0 before the first step."""
-        return 1.0 + self.n_accepted / self.n_steps if self.n_steps else 1.0
+        """Tokens per decode step: n_decoded / n_steps; 1.0 before the first step."""
+        return self.n_decoded / self.n_steps if self.n_steps else 1.0
+
+    @property
+    def n_decoded(self) -> int:
+        """Tokens that decode steps gave, the end token included: n_steps + n_accepted."""
+        return self.n_steps + self.n_accepted
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens decoded per second after the first one; 0.0 where there is none."""
-        return (self.n_generated - 1) / self.decode_s if self.decode_s > 0 else 0.0
+        """Speed of decoding: n_decoded / decode_s.
+
+        Time and tokens are those of the same steps: neither the first token, which the prompt
+        gives, nor reading the prompt counts. 0.0 where there was no step.
+        """
+        return self.n_decoded / self.decode_s if self.decode_s > 0 else 0.0
 
     @property
     def acceptance(self) -> float:

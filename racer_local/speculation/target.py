@@ -1,9 +1,8 @@
-"""What the engine needs of a target model. Layer: pure; the real one is ``LlamaTarget``."""
+"""What the engine needs of a target model; the real one is ``LlamaTarget``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from racer_local.config import SamplingConfig
 from racer_local.speculation.tree import DraftTree, NodeId, TokenId
 
-__all__ = ["Target", "TokenSampler", "TreePruner"]
+__all__ = ["Slot", "Target", "TokenSampler", "TreePruner", "TreeRows"]
 
 
 class TokenSampler(Protocol):
@@ -23,7 +22,7 @@ class TokenSampler(Protocol):
         """The seed in use, also where none was asked for."""
 
     def sample(self, row: int) -> TokenId:
-        """Choose the token after a row of the latest batch: a place among its read rows."""
+        """Choose the token after a row of the latest batch: an index into ``Target.logits``."""
 
     def close(self) -> None:
         """Free what it holds; a second call does nothing."""
@@ -40,14 +39,62 @@ class TreePruner(Protocol):
         """
 
 
-class Target(Protocol):
-    """A target model with one text in its KV cache.
+class TreeRows(Protocol):
+    """Which row of the logits belongs to which node of a decoded tree."""
 
-    ``tokens`` is that text. A decode leaves it as it was until ``commit`` says what to keep.
-    Logits are float32 [n_rows, n_vocab], views that the next decode overwrites.
+    @property
+    def nodes(self) -> Sequence[NodeId]:
+        """The node of every row."""
+
+    @property
+    def row_of(self) -> Sequence[int]:
+        """The row of every node."""
+
+
+class Slot(Protocol):
+    """A place in the KV cache for one text: its tokens, their positions and sequence ids.
+
+    Attributes:
+        tokens: the text. A decode leaves it as it was until ``commit`` says what to keep.
     """
 
     tokens: list[TokenId]
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether the text can be shortened by some of its tokens."""
+
+    def resync(self) -> None:
+        """Drop the text if somebody else changed its cells."""
+
+    def commit(self, path: Sequence[NodeId]) -> None:
+        """Keep these nodes of the decoded tree (from the root down) and drop the others."""
+
+    def rewind(self, n_tokens: int) -> None:
+        """Shorten the text to ``n_tokens``; where that is impossible, to nothing."""
+
+    def save_state(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Copy the cells of the text, in their order in the cache.
+
+        The bytes are the same if, and only if, the text's cells are the same in the same order.
+
+        Returns:
+            The copy; empty where that is impossible, or larger than ``max_bytes``.
+        """
+
+    def load_state(self, tokens: Sequence[TokenId], state: bytes | bytearray) -> bool:
+        """Put a text and its saved state in place of what the slot holds.
+
+        Returns:
+            False if the state is refused: the slot is empty then.
+        """
+
+
+class Target(Slot, Protocol):
+    """A target model with one slot, which is the target itself.
+
+    Logits are float32 [n_rows, n_vocab], views that the next decode overwrites.
+    """
 
     @property
     def n_ctx(self) -> int:
@@ -74,30 +121,31 @@ class Target(Protocol):
         """Most branches of one draft tree."""
 
     @property
+    def max_states(self) -> int:
+        """How many texts besides those in slots are worth keeping."""
+
+    @property
+    def max_state_bytes(self) -> int:
+        """Most bytes of saved states altogether; 0 keeps none."""
+
+    @property
     def is_exact(self) -> bool:
         """Whether ``max_nodes`` is a limit of exactness, which larger budgets are cut to."""
-
-    def reuse(self, prompt: Sequence[TokenId]) -> int:
-        """Keep what the cache shares with ``prompt``, but not its last token; drop the rest.
-
-        Returns:
-            How many tokens were kept.
-        """
 
     def prefill(
         self, tokens: Sequence[TokenId], wanted: Sequence[int] | NDArray[np.int32]
     ) -> NDArray[np.float32]:
-        """Append given text, and return the logits at the ``wanted`` places.
+        """Append given text, and return the logits of the ``wanted`` positions in ``tokens``.
 
         Raises:
             DecodeError: with code 2 if stopped. The text is then as before the call.
         """
 
-    def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+    def decode_tree(self, tree: DraftTree) -> TreeRows:
         """Evaluate a draft tree after the text.
 
         Returns:
-            The node of every row of ``logits``.
+            The order of the rows of ``logits``.
 
         Raises:
             DecodeError: with code 2 if stopped. The text is then as before the call.
@@ -105,31 +153,6 @@ class Target(Protocol):
 
     def logits(self) -> NDArray[np.float32]:
         """Return the logits that the latest decode read."""
-
-    def commit(self, path: Sequence[NodeId]) -> None:
-        """Keep these nodes of the decoded tree (from the root down) and drop the others."""
-
-    def rewind(self, n_tokens: int) -> None:
-        """Shorten the text to ``n_tokens``; where that is impossible, to nothing."""
-
-    def save_state(self) -> bytes | bytearray:
-        """Copy the cells of the text, in their order in the cache; empty where that is impossible.
-
-        The bytes are the same if, and only if, the text's cells are the same in the same order.
-        """
-
-    @property
-    def max_states(self) -> int:
-        """How many texts besides the one in the cache it can keep saved."""
-
-    def forget(self) -> None:
-        """Drop the text, and all saved ones."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """Begin with an empty cache; the texts from before are saved, and there again at the end.
-
-        Nothing of what is read in between is kept.
-        """
 
     def sampler(self, config: SamplingConfig) -> TokenSampler:
         """Make the sampler of one request."""

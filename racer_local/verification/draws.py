@@ -90,7 +90,7 @@ def _fits(engine: Engine, place: _Place, n_draws: int) -> list[Fit]:
     decoder.read(drafted)
     second = distribution(decoder.logits, _SAMPLING)
     target.rewind(len(place.text))
-    row_of = {node: row for row, node in enumerate(target.decode_tree(tree))}
+    row_of = target.decode_tree(tree).row_of
     firsts: Counter[TokenId] = Counter()
     seconds: Counter[TokenId] = Counter()
     for seed in range(n_draws):

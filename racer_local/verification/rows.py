@@ -104,10 +104,10 @@ class _Rows:
         return path
 
     def _same(self, tree: DraftTree, path: Sequence[int]) -> bool:
-        nodes = list(self._target.decode_tree(tree))
+        row_of = self._target.decode_tree(tree).row_of
         logits = self._target.logits()
         return all(
-            np.array_equal(logits[nodes.index(node)], self._expected[depth])
+            np.array_equal(logits[row_of[node]], self._expected[depth])
             for depth, node in enumerate(path)
         )
 

@@ -15,6 +15,8 @@ from fakes import TreeDrafter
 from inputs import GREEDY, STEP, generate, open_session
 from reference import assert_same_as_tiny, plain_llama
 
+from racer_local.backend.model import LlamaModel
+from racer_local.backend.target import LlamaTarget
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.decoding.session import Session
 from racer_local.errors import ClosedError, DecodeError, ModelLoadError
@@ -215,6 +217,21 @@ def test_tiny_models_of_other_kinds_give_the_same_tokens_with_drafts(
         assert_same_as_tiny(plain, prompt, [event.token for event in generation])
         assert generation.stats.n_accepted > 0
         assert not generation.stats.notices
+
+
+def test_a_text_whose_cells_somebody_else_changed_is_dropped(
+    tiny_path: Callable[[str], Path],
+) -> None:
+    config = ModelConfig(path=tiny_path("llama"), n_ctx=64, n_threads=1)
+    target = LlamaTarget(LlamaModel(config), config)
+    target.resync()
+    target.prefill([1, 2, 3, 4], [])
+    target.resync()
+    assert target.tokens == [1, 2, 3, 4]
+    llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(target._ctx), -1, 2, -1)
+    target.resync()
+    assert target.tokens == []
+    assert set(target.positions()) == {(-1, -1)}
 
 
 def test_a_closed_model_says_so(smol_path: Path) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from inputs import LINES60, STEP
 from numpy.typing import NDArray
 
-from racer_local.backend.prefix_states import common_prefix
 from racer_local.backend.target import LlamaTarget
 from racer_local.decoding.session import Session
+from racer_local.speculation.prefix import common_prefix
 from racer_local.speculation.tree import ROOT, DraftTree, NodeId
 
 # Rows of one batch up to here are bit-identical to single ones, whatever the kernel's groups.
@@ -48,14 +48,13 @@ def rows_of_path(target: LlamaTarget, tree: DraftTree, path: list[NodeId]) -> ND
 
 
 def check(target: LlamaTarget, prompt: list[int], tree: DraftTree, pick: int) -> None:
-    # Not `reuse`: it would bring saved texts back, of a sliding window the last part only.
     target.rewind(common_prefix(target.tokens, prompt))
     if len(target.tokens) < len(prompt):
         news = prompt[len(target.tokens) :]
         for start in range(0, len(news), target.n_batch):
             target.prefill(news[start : start + target.n_batch], [])
     n_past = len(prompt)
-    nodes = list(target.decode_tree(tree))
+    row_of = target.decode_tree(tree).row_of
     logits = target.logits().copy()
     leaves = [node for node in range(len(tree)) if not tree.children(node)]
     leaf = leaves[pick % len(leaves)]
@@ -70,7 +69,7 @@ def check(target: LlamaTarget, prompt: list[int], tree: DraftTree, pick: int) ->
         in_order = checked == principal and len(tree) <= MAX_IDENTICAL
         is_exact = in_order and n_past + len(tree) < MAX_ORDERED_CELLS
         for node, expected in zip(checked, alone, strict=True):
-            found = logits[nodes.index(node)]
+            found = logits[row_of[node]]
             if is_exact:
                 assert (found == expected).all()
             else:
@@ -110,16 +109,17 @@ def test_nodes_see_their_own_path_with_a_sliding_window(
 
 
 def test_a_saved_text_comes_back_whole_or_not_at_all(gemma: Session) -> None:
-    target = gemma.target
+    target, conversations = gemma.target, gemma.engine._conversations
     text = gemma.prompt_tokens(LINES60)[:800]
     other = gemma.prompt_tokens("Something else. " * 20)[1:]
     for prompt in (text, other):
-        n_read = target.reuse([*prompt, 0])
-        for start in range(n_read, len(prompt), target.n_batch):
+        conversations.enter([*prompt, 0])
+        for start in range(len(target.tokens), len(prompt), target.n_batch):
             target.prefill(prompt[start : start + target.n_batch], [])
     assert target.tokens == other
     # The window is 512 tokens: of the saved text the cells of the first ones are gone.
-    n_kept = target.reuse([*text[:300], 0])
+    conversations.enter([*text[:300], 0])
+    n_kept = len(target.tokens)
     assert n_kept in (0, 300)
     assert set(target.positions()) == {(0, 299) if n_kept else (-1, -1)}
 

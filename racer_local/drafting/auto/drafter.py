@@ -173,6 +173,16 @@ class AutoDrafter:
         self._step_time: tuple[float, float] | None = None
         self.guard.reset()
 
+    def begin_from(self, other: AutoDrafter, tokens: Sequence[TokenId]) -> None:
+        """Begin with the first tokens of another drafter's text, and the rows it learned there."""
+        n_dropped = other._index.start
+        is_known = n_dropped <= len(tokens)
+        rest = other._index.text[len(tokens) - n_dropped :] if is_known else ()
+        rows = other._rows.part(tokens, rest) if is_known else RowStore()
+        self.begin()
+        self._rows = rows
+        self.feed(tokens)
+
     def feed(self, tokens: Sequence[TokenId]) -> None:
         """Append given tokens.
 

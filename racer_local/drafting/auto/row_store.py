@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -75,6 +75,13 @@ class _Table:
             self.rows.popitem(last=False)
         return before
 
+    def copy_from(self, other: _Table, keys: Iterable[int]) -> None:
+        """Keep the rows that another table has of these keys, oldest first."""
+        for key in keys:
+            row = other.rows.get(key)
+            if row is not None:
+                self.store(key, row)
+
 
 class RowStore:
     """Rows by the last two tokens and by the last one, of the latter also the one before."""
@@ -95,6 +102,24 @@ class RowStore:
         self._two = _Table(_MAX_TWO_TOKEN_ROWS)
         self._one = _Table(_MAX_ONE_TOKEN_ROWS)
         self._old = _Table(_MAX_ONE_TOKEN_ROWS)
+
+    def part(self, tokens: Sequence[TokenId], rest: Sequence[TokenId]) -> RowStore:
+        """Copy the rows that were learned in the first tokens of a text.
+
+        Args:
+            tokens: the first ones.
+            rest: those behind them: what has its key may have been learned there.
+        """
+        part = RowStore()
+        text = [-1, *tokens, *rest]
+        pairs = [*map(pair_key, text, text[1:])]
+        late = set(pairs[len(tokens) :])
+        part._two.copy_from(self._two, (key for key in pairs if key not in late))
+        late = set(rest)
+        keys = [token for token in tokens if token not in late]
+        part._one.copy_from(self._one, keys)
+        part._old.copy_from(self._old, keys)
+        return part
 
     def learn(
         self,

@@ -32,7 +32,16 @@ _MAX_TWO_TOKEN_ROWS = 16_384
 class RowTable:
     """The most recently stored row of each key, for a bounded number of keys."""
 
-    __slots__ = ("_capacity", "_ids", "_keys", "_probs", "_recency", "_slots", "_width")
+    __slots__ = (
+        "_capacity",
+        "_ids",
+        "_keys",
+        "_positions",
+        "_probs",
+        "_recency",
+        "_slots",
+        "_width",
+    )
 
     def __init__(self, capacity: int, width: int) -> None:
         """Make an empty table of at most ``capacity`` rows with ``width`` tokens each."""
@@ -46,6 +55,7 @@ class RowTable:
         self._recency = RecencyList(self._capacity)
         # Slot 0 is never used: it is the head of the recency list.
         self._keys = np.zeros(1, dtype=np.int64)
+        self._positions = np.zeros(1, dtype=np.int64)
         self._ids = np.zeros((1, self._width), dtype=np.int32)
         self._probs = np.zeros((1, self._width), dtype=np.float32)
 
@@ -54,7 +64,11 @@ class RowTable:
         return len(self._slots)
 
     def store(
-        self, keys: Sequence[int], ids: NDArray[np.int32], probs: NDArray[np.float32]
+        self,
+        keys: Sequence[int],
+        ids: NDArray[np.int32],
+        probs: NDArray[np.float32],
+        positions: Sequence[int] | NDArray[np.int64],
     ) -> None:
         """Remember one row per key; of equal keys the last one stays.
 
@@ -63,6 +77,7 @@ class RowTable:
             ids: int32 [n, k]; tokens beyond the width of the table are dropped, missing ones
                 have a probability of 0.
             probs: float32 [n, k].
+            positions: where in the text each row was learned.
         """
         slots = [self._slot(key) for key in keys]
         # With few slots a key may have been evicted again by a later one: its slot then occurs
@@ -71,6 +86,16 @@ class RowTable:
         self._ids[slots, :width] = ids[:, :width]
         self._probs[slots, :width] = probs[:, :width]
         self._probs[slots, width:] = 0.0
+        self._positions[slots] = positions
+
+    def copy_from(self, other: RowTable, keys: Sequence[int], end: int) -> None:
+        """Store the rows that another table learned for these keys before a position."""
+        known = [key for key in keys if key in other._slots]
+        slots = np.array([other._slots[key] for key in known], np.int64)
+        is_early = other._positions[slots] < end
+        found = [key for key, early in zip(known, is_early.tolist(), strict=True) if early]
+        slots = slots[is_early]
+        self.store(found, other._ids[slots], other._probs[slots], other._positions[slots])
 
     def _slot(self, key: int) -> int:
         slot = self._slots.get(key)
@@ -94,6 +119,7 @@ class RowTable:
         size = min(max(2 * len(self._keys), 256), self._capacity + 1)
         n_more = size - len(self._keys)
         self._keys = np.concatenate([self._keys, np.zeros(n_more, dtype=np.int64)])
+        self._positions = np.concatenate([self._positions, np.zeros(n_more, dtype=np.int64)])
         more = np.zeros((n_more, self._width))
         self._ids = np.concatenate([self._ids, more.astype(np.int32)])
         self._probs = np.concatenate([self._probs, more.astype(np.float32)])
@@ -107,7 +133,7 @@ class RowTable:
 
     def size_bytes(self) -> int:
         """Estimate the memory held, Python's own objects included."""
-        arrays = self._keys.nbytes + self._ids.nbytes + self._probs.nbytes
+        arrays = self._keys.nbytes + self._positions.nbytes + self._ids.nbytes + self._probs.nbytes
         table = sys.getsizeof(self._slots) + 64 * len(self._slots)
         return arrays + table + self._recency.size_bytes()
 
@@ -133,11 +159,20 @@ class CopyLogit:
         if self._two is not None:
             self._two.clear()
 
+    def part(self, tokens: Sequence[TokenId]) -> CopyLogit:
+        """Copy the rows that were learned in the first tokens of the text, which are these."""
+        part, end = CopyLogit(self._one._width, two_token_keys=self.has_two_token_keys), len(tokens)
+        part._one.copy_from(self._one, tokens, end)
+        if part._two is not None and self._two is not None:
+            part._two.copy_from(self._two, [*map(pair_key, [-1, *tokens], tokens)], end)
+        return part
+
     def learn(
         self,
         pairs: Sequence[tuple[TokenId, TokenId]],
         ids: NDArray[np.int32],
         probs: NDArray[np.float32],
+        positions: Sequence[int],
     ) -> None:
         """Store rows.
 
@@ -145,12 +180,14 @@ class CopyLogit:
             pairs: per row the token before (-1 if there is none) and the token it belongs to.
             ids: int32 [n, k], likeliest first.
             probs: float32 [n, k].
+            positions: of the tokens in the text.
         """
         if not pairs:
             return
-        self._one.store([token for _, token in pairs], ids, probs)
+        self._one.store([token for _, token in pairs], ids, probs, positions)
         if self._two is not None:
-            self._two.store([pair_key(before, token) for before, token in pairs], ids, probs)
+            keys = [pair_key(before, token) for before, token in pairs]
+            self._two.store(keys, ids, probs, positions)
 
     def one_token_row(self, token: TokenId) -> Row | None:
         """Look up the latest row of ``token``, whatever came before it."""

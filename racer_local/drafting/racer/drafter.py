@@ -78,6 +78,13 @@ class RacerDrafter:
         self._fed = array("i")
         self._fed_start = 0
 
+    def begin_from(self, other: RacerDrafter, tokens: Sequence[TokenId]) -> None:
+        """Begin with the first tokens of another drafter's text, and the rows it learned there."""
+        table = None if other._table is None else other._table.part(tokens)
+        self.begin()
+        self._table = table
+        self.feed(tokens)
+
     def feed(self, tokens: Sequence[TokenId]) -> None:
         """Append given tokens.
 
@@ -107,7 +114,7 @@ class RacerDrafter:
         known = np.flatnonzero((places >= 0) & (places < len(self._fed)))
         fed = self._fed
         pairs = [(fed[i - 1] if i else -1, fed[i]) for i in places[known].tolist()]
-        self._table.learn(pairs, rows.ids[known], rows.probs[known])
+        self._table.learn(pairs, rows.ids[known], rows.probs[known], rows.index[known].tolist())
 
     def draft(self, budget: int) -> DraftTree:
         """Guess a tree of at most ``budget`` nodes besides the root.
@@ -161,7 +168,9 @@ class RacerDrafter:
             parent = tree.parents[nodes[i]]
             before = tree.tokens[parent] if parent >= 0 else self._before_root()
             pairs.append((before, tree.tokens[nodes[i]]))
-        table.learn(pairs, rows.ids[order], rows.probs[order])
+        root = self._fed_start + len(self._fed) - 1
+        positions = [root + tree.depths[nodes[i]] for i in order]
+        table.learn(pairs, rows.ids[order], rows.probs[order], positions)
 
 
 def retrieval_candidates(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fakes import ScriptedTarget, TreeDrafter, chain
+from fakes import FakeRows, ScriptedTarget, TreeDrafter, chain
 
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
 from racer_local.decoding.engine import Engine
@@ -43,7 +43,7 @@ class RoundingTarget(ScriptedTarget):
     def limit_nodes(self, max_nodes: int) -> None:
         self.max_nodes = min(self.max_nodes, max_nodes)
 
-    def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+    def decode_tree(self, tree: DraftTree) -> FakeRows:
         super().decode_tree(tree)
         self.sizes.append(len(tree))
         if self.pauses:
@@ -58,7 +58,7 @@ class RoundingTarget(ScriptedTarget):
         limit = self.long_limit if len(self.tokens) + self.n_cells >= 512 else self.limit
         if len(tree) > limit or self._is_off:
             self._rows[-1] += 0.5
-        return nodes
+        return FakeRows(nodes)
 
     def commit(self, path: Sequence[NodeId]) -> None:
         self._is_off = not self.repairs and len(path) > 1 and path[1] != 1

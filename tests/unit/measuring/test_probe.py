@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from fakes import ScriptedTarget
+from fakes import FakeRows, ScriptedTarget
 
 from racer_local.measuring import probe
 from racer_local.measuring.cost import CostModel
-from racer_local.speculation.tree import DraftTree, NodeId
+from racer_local.speculation.tree import DraftTree
 
 
 class TimedTarget(ScriptedTarget):
@@ -21,7 +19,7 @@ class TimedTarget(ScriptedTarget):
         self.now = 0.0
         self.n_read = 0
 
-    def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+    def decode_tree(self, tree: DraftTree) -> FakeRows:
         n = len(tree)
         self.now += self.row_s * (4 + n) + self.attention_s * n * len(self.tokens)
         return super().decode_tree(tree)
@@ -56,7 +54,7 @@ def test_a_machine_that_pays_for_a_change_of_size_is_told_so(
 
         sizes: tuple[int, ...] = ()
 
-        def decode_tree(self, tree: DraftTree) -> Sequence[NodeId]:
+        def decode_tree(self, tree: DraftTree) -> FakeRows:
             self.now += 0.003 * (set((*self.sizes[-2:], len(tree))) != {len(tree)})
             self.sizes = (*self.sizes, len(tree))
             return super().decode_tree(tree)

@@ -96,6 +96,24 @@ def test_the_second_latest_row_of_a_token_is_asked_too() -> None:
     assert list(store.old(9) or {}) == [5, 6]
 
 
+def test_a_drafter_begins_from_another_with_the_rows_that_were_learned_there() -> None:
+    old, new = drafter(), drafter()
+    old.feed([5, 1, 5, 2, 7, 1, 5, 3])
+    old.learn(rows_at([0, 1, 2, 3, 4, 5, 6], [[100 * (n + 1)] * 8 for n in range(7)]))
+    for heir in (new, old):
+        heir.begin_from(old, [5, 1, 5, 2, 7])
+        store = heir._rows
+        assert heir._index.text.tolist() == [5, 1, 5, 2, 7]
+        assert list(store.two(-1, 5) or {}) == [100]
+        assert list(store.two(5, 2) or {}) == [400]
+        # The rows of these have been learned anew behind the part.
+        assert store.two(1, 5) is None
+        assert store.one(1) is store.one(5) is store.old(5) is None
+        assert list(store.one(7) or {}) == [500]
+    old.begin_from(old, [])
+    assert old._rows.one(7) is None
+
+
 def test_an_expensive_machine_drafts_less() -> None:
     text = [*STORY, 1, *STORY[:3]]
     sizes = []

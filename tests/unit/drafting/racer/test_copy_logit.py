@@ -9,10 +9,11 @@ from racer_local.drafting.racer import copy_logit
 from racer_local.drafting.racer.copy_logit import CopyLogit, RowTable
 
 
-def rows(*firsts: int, width: int = 3) -> tuple[np.ndarray, np.ndarray]:
+def rows(*firsts: int, width: int = 3) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Make ids and probabilities, learned at positions 0, 1, ... of the text."""
     ids = np.array([[first + i for i in range(width)] for first in firsts], np.int32)
     probs = np.full(ids.shape, 0.25, np.float32)
-    return ids, probs
+    return ids, probs, list(range(len(firsts)))
 
 
 def test_an_unseen_key_has_no_row() -> None:
@@ -80,10 +81,26 @@ def test_the_start_of_a_text_is_a_key_of_its_own() -> None:
 
 def test_learning_nothing_is_fine_and_clear_forgets() -> None:
     table = CopyLogit(3)
-    table.learn([], np.zeros((0, 3), np.int32), np.zeros((0, 3), np.float32))
+    table.learn([], np.zeros((0, 3), np.int32), np.zeros((0, 3), np.float32), [])
     table.learn([(1, 2)], *rows(10))
     table.clear()
     assert table.row(1, 2) is None
+
+
+@pytest.mark.parametrize("two_token_keys", [True, False])
+def test_a_part_has_the_rows_that_were_learned_in_it(two_token_keys: bool) -> None:
+    table = CopyLogit(3, two_token_keys=two_token_keys)
+    # The text is 1 2 1 3 1 2: its last two rows take the keys of earlier ones.
+    table.learn([(-1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 2)], *rows(*range(10, 70, 10)))
+    part = table.part([1, 2, 1, 3])
+    assert part.one_token_row(3)[0][0] == 40
+    assert part.one_token_row(1) is None
+    assert part.one_token_row(2) is None
+    assert part.has_two_token_keys == two_token_keys
+    if two_token_keys:
+        first = [part.two_token_row(a, b) for a, b in ((-1, 1), (1, 2), (2, 1), (1, 3), (3, 1))]
+        assert [row and row[0][0] for row in first] == [10, None, 30, 40, None]
+    assert table.one_token_row(2)[0][0] == 60
 
 
 def test_only_seen_keys_cost_memory_and_it_levels_off(monkeypatch: pytest.MonkeyPatch) -> None:
