@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.config import DraftMemory
-from racer_local.speculation.drafter import Drafter, RowChooser, Rows, StepObserver, StepOutcome
+from racer_local.speculation.drafter import (
+    ContextAware,
+    Drafter,
+    RowChooser,
+    Rows,
+    StepObserver,
+    StepOutcome,
+)
 from racer_local.speculation.stats import Stats
 from racer_local.speculation.topk import top_k
 from racer_local.speculation.tree import ROOT, DraftTree, NodeId, TokenId
@@ -99,6 +106,8 @@ class GuardedDrafter:
                 news = prompt
             known.extend(news)
             self._drafter.feed(news)
+            if isinstance(self._drafter, ContextAware):
+                self._drafter.set_context(len(prompt))
 
     def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
         """Say which rows of a prompt are worth reading; ascending places in ``tokens``."""
