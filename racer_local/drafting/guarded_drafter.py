@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from racer_local.config import DraftMemory
 from racer_local.speculation.drafter import (
+    ContextAware,
     Drafter,
     Heir,
     RowChooser,
@@ -122,6 +123,8 @@ class GuardedDrafter:
             news = prompt[n_same:]
             self._known += news
             self._drafter.feed(news)
+            if isinstance(self._drafter, ContextAware):
+                self._drafter.set_context(len(prompt))
 
     def wanted_rows(self, tokens: Sequence[TokenId]) -> NDArray[np.int32]:
         """Say which rows of a prompt are worth reading; ascending positions in ``tokens``."""

@@ -278,7 +278,7 @@ class CostModel:
             if len(self._recent) < _LEVEL_STEPS:
                 return
         if n_tokens == 1:
-            self._heed_plain(deviation)
+            self._resync_level(deviation)
             self._between.clear()
         elif is_known:
             self._between[n_tokens] = deviation
@@ -301,7 +301,7 @@ class CostModel:
         self._last_plain = 0.0
         self.version += 1
 
-    def _heed_plain(self, deviation: float) -> None:
+    def _resync_level(self, deviation: float) -> None:
         level, before = math.log(self._level), self._last_plain
         self._last_plain = deviation
         nearest = min(deviation - level, before - level, key=abs)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from racer_local.speculation.tree import DraftTree, NodeId, TokenId
 
-__all__ = ["Drafter", "Heir", "RowChooser", "Rows", "StepObserver", "StepOutcome"]
+__all__ = ["ContextAware", "Drafter", "Heir", "RowChooser", "Rows", "StepObserver", "StepOutcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,17 @@ class StepObserver(Protocol):
             n_context: tokens in the KV cache before the step.
             seconds: time of the target's pass.
             overhead_s: time spent on drafting and learning since the step before.
+        """
+
+
+@runtime_checkable
+class ContextAware(Protocol):
+    """A drafter that predicts what steps take, which depends on the length of the context."""
+
+    def set_context(self, n_context: int) -> None:
+        """Say how long the text of this request is; called after ``feed``.
+
+        Other texts that were fed before it are no part of it: the KV cache does not hold them.
         """
 
 

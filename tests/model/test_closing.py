@@ -8,7 +8,7 @@ from pathlib import Path
 
 import llama_cpp
 import pytest
-from racer_local.decoding.session import Session
+from inputs import open_session
 
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.target import LlamaTarget

@@ -106,6 +106,7 @@ class AutoDrafter:
         "_last_places",
         "_last_row",
         "_memory",
+        "_n_context",
         "_root",
         "_rows",
         "_step_time",
@@ -165,6 +166,8 @@ class AutoDrafter:
         self._rows.clear()
         self._root: _Place | None = None
         self._answer_start = 0
+        # Tokens in the KV cache; not the text learned from, which may hold other texts too.
+        self._n_context = 0
         self._hits = 0.5
         self._book_hits = 0.5
         # The row of the place before the root, and which place it is of.
@@ -197,7 +200,12 @@ class AutoDrafter:
     def _append(self, tokens: Sequence[TokenId]) -> None:
         for token in tokens:
             self._index.append(token)
+        self._n_context += len(tokens)
         self._root = None
+
+    def set_context(self, n_context: int) -> None:
+        """Say how many tokens the steps to come attend to; what they take depends on it."""
+        self._n_context = n_context
 
     @property
     def min_prob(self) -> float:
@@ -290,7 +298,7 @@ class AutoDrafter:
         return plan(text[-1], budget, self._step_times(), expand, self.guard.margin)
 
     def _step_times(self) -> StepTimes:
-        n_context = self._index.n_tokens
+        n_context = self._n_context
         key = (self.cost.version, n_context // _CONTEXT_BLOCK, self.cost.n_max)
         if key != self._steps_key:
             self._steps = StepTimes(self.cost.times(self.cost.n_max, n_context))
@@ -402,7 +410,7 @@ class AutoDrafter:
             self.guard.rouse()
 
     def _tell_guard(self, n_tokens: int, n_emitted: int) -> None:
-        n_context = self._index.n_tokens
+        n_context = self._n_context
         predicted = self.cost.seconds(n_tokens, n_context)
         taken, overhead = self._step_time or (predicted, 0.0)
         self._step_time = None
