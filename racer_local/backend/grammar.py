@@ -13,10 +13,14 @@ Neither changes what is chosen: the answers are llama.cpp's own, for fewer quest
 from __future__ import annotations
 
 import ctypes
+import json
 import weakref
+from collections.abc import Mapping
+from typing import Any
 
 import llama_cpp
 import numpy as np
+from llama_cpp.llama_grammar import JSON_GBNF
 from numpy.typing import NDArray
 
 from racer_local.backend.model import LlamaModel
@@ -24,7 +28,7 @@ from racer_local.backend.native import clear_native_errors, last_native_error
 from racer_local.errors import ConfigError
 from racer_local.speculation.tree import ROOT, DraftTree, NodeId, TokenId
 
-__all__ = ["CANDIDATE", "Grammar", "candidate_array"]
+__all__ = ["CANDIDATE", "Grammar", "candidate_array", "json_grammar", "valid_json"]
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)], align=True)
 # Likeliest tokens that are tested before all others.
@@ -47,6 +51,23 @@ def candidate_array(candidates: NDArray[np.void]) -> llama_cpp.llama_token_data_
     return llama_cpp.llama_token_data_array(
         data=pointer, size=len(candidates), selected=-1, sorted=False
     )
+
+
+def valid_json(grammar: str) -> str:
+    """Forbid raw control characters where upstream's rule for JSON strings lets them through."""
+    return grammar.replace('char ::= [^"\\\\] |', 'char ::= [^"\\\\\\x7F\\x00-\\x1F] |')
+
+
+def json_grammar(schema: Mapping[str, Any] | None) -> str:
+    """Return the GBNF source of the JSON that meets a schema; None is any JSON.
+
+    Unlike in chats, a schema that upstream cannot read is not quietly taken for any JSON: what
+    its converter raises (of whatever kind) is raised.
+    """
+    if schema is None:
+        return valid_json(JSON_GBNF)
+    grammar = llama_cpp.LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
+    return valid_json(grammar._grammar)
 
 
 class Grammar:

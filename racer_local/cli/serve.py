@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -26,13 +25,10 @@ if TYPE_CHECKING:
 
     from racer_local.server.host import ModelHost
 
-__all__ = ["SWITCH_INTERVAL_S", "command"]
+__all__ = ["command"]
 
 _PORT = 8642
 _KEY_VARIABLE = "RACER_API_KEY"
-# The event loop has to hand Python back to the threads that decode at once: they ask for it many
-# times in a step, and each time would wait for Python's usual 5 ms.
-SWITCH_INTERVAL_S = 0.0002
 
 
 @click.command("serve")
@@ -108,7 +104,6 @@ def command(host: str, port: int, **options: Any) -> int:
     )
     if key is None and options["no_key"]:
         click.echo("warning: everybody who reaches this address can use the model", err=True)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with bind(host, port) as listener:
         model = model_config(options, draft)
 

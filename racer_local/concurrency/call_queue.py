@@ -78,9 +78,15 @@ class Call(Closing):
 class CallQueue:
     """Hands a model to one call at a time, first come, first served."""
 
-    def __init__(self) -> None:
-        """Start with nobody waiting."""
+    def __init__(self, on_idle: Callable[[], None] | None = None) -> None:
+        """Start with nobody waiting.
+
+        Args:
+            on_idle: called whenever a call ended and none follows, on the thread that ended it.
+        """
+        self._on_idle = on_idle
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)
         self._waiting: deque[Call] = deque()
         self._active: Call | None = None
         self._is_closed = False
@@ -199,8 +205,16 @@ class CallQueue:
                     self._waiting.remove(call)
                 return
             following = self._active = self._waiting.popleft() if self._waiting else None
+            self._left.notify_all()
         if following is not None:
             following._tell()
+        elif self._on_idle is not None:
+            self._on_idle()
+
+    def wait_until_idle(self, timeout_s: float | None = None) -> bool:
+        """Wait until no call is being served; False if that took longer."""
+        with self._left:
+            return self._left.wait_for(lambda: self._active is None, timeout_s)
 
     def cancel(self) -> bool:
         """End the call that is being served soon; False where there is none."""

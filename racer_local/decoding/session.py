@@ -62,6 +62,7 @@ class Session(Closing):
         books: Sequence[str] = (),
         use_memory: bool = False,
         compute: Computer | None = None,
+        calls: CallQueue | None = None,
     ) -> None:
         """Load a model and open a context.
 
@@ -72,6 +73,7 @@ class Session(Closing):
             books: phrase books to draft from: names, or paths of ``.npz`` files.
             use_memory: draft from remembered conversations too (see ``remember``).
             compute: where to compute; the process' compute thread if None.
+            calls: the queue to serve, which may outlive the session; a new one if None.
 
         Raises:
             ConfigError: a book is missing, damaged, or of another tokenizer.
@@ -90,6 +92,7 @@ class Session(Closing):
             if on_progress is not None:
                 on_progress(share)
 
+        self.calls = CallQueue() if calls is None else calls
         self._start(
             draft, shelf, compute, lambda d: open_model(config, d, shelf, report), is_stopping.set
         )
@@ -107,6 +110,7 @@ class Session(Closing):
     ) -> Session:
         """Use what somebody else opened, and frees after ``close``; see ``adopt_model``."""
         self = cls.__new__(cls)
+        self.calls = CallQueue()
         self._start(
             draft,
             books,
@@ -124,7 +128,6 @@ class Session(Closing):
         opener: Callable[[DraftConfig], OpenModel],
         on_interrupt: Callable[[], None] | None,
     ) -> None:
-        self.calls = CallQueue()
         self.books = books
         self.compute = compute_thread() if compute is None else compute
         draft = draft or DraftConfig()

@@ -6,13 +6,11 @@ Upstream's class is bound here once: programs put ``RacerLlama`` in its place
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import llama_cpp
 from llama_cpp import Llama as UpstreamLlama
-from llama_cpp.llama_grammar import JSON_GBNF
 
 from racer_local.backend.chat import TEMPLATE_ERRORS
 from racer_local.errors import ContextFullError
@@ -24,7 +22,6 @@ __all__ = [
     "UpstreamLlama",
     "chat_request",
     "drop_oldest_turns",
-    "json_grammar",
     "needed_criteria",
     "with_schema",
 ]
@@ -66,17 +63,6 @@ def needed_criteria(llama: Any, criteria: Any) -> list[Callable[..., bool]]:
         return [criteria]
     own = "Jinja2ChatFormatter.__call__."
     return [c for c in criteria if not getattr(c, "__qualname__", "").startswith(own)]
-
-
-def json_grammar(schema: Mapping[str, Any] | None) -> llama_cpp.LlamaGrammar:
-    """Return a grammar of the JSON that meets a schema; None is any JSON.
-
-    Unlike in chats, a schema that upstream cannot read is not quietly taken for any JSON: what
-    its converter raises (of whatever kind) is raised.
-    """
-    if schema is None:
-        return llama_cpp.LlamaGrammar.from_string(JSON_GBNF, verbose=False)
-    return llama_cpp.LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
 
 
 def chat_request(

@@ -10,6 +10,7 @@ from llama_cpp.llama import LlamaState
 from numpy.typing import NDArray
 
 from racer_local.backend.chain import ChainConfig, ChainSampler
+from racer_local.backend.grammar import valid_json
 from racer_local.decoding.session import Session
 from racer_local.drop_in.calling import CallingLlama
 from racer_local.errors import ConfigError, ContextFullError
@@ -41,11 +42,6 @@ COMPLETION_OPTIONS = frozenset(_CHAIN_NAMES) | {
 }
 
 
-def _valid_json(grammar: str) -> str:
-    """Forbid raw control characters where upstream's rule for JSON strings lets them through."""
-    return grammar.replace('char ::= [^"\\\\] |', 'char ::= [^"\\\\\\x7F\\x00-\\x1F] |')
-
-
 class LowLevelLlama(CallingLlama):
     """Adds what works on the text in the cache."""
 
@@ -58,7 +54,7 @@ class LowLevelLlama(CallingLlama):
             seed=self._seed % 2**32,
             penalty_last_n=self.last_n_tokens_size,
             logit_bias={int(token): float(value) for token, value in bias.items()},
-            grammar=None if grammar is None else _valid_json(grammar._grammar),
+            grammar=None if grammar is None else valid_json(grammar._grammar),
             processors=tuple(options.get("logits_processor") or ()),
             **more,
         )

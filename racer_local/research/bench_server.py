@@ -4,7 +4,7 @@
                                                 [--draft M]
 
 One process serves a model and another one asks, as in real use. The same questions are answered
-greedily by the engine alone (on its thread, token ids only), by ``RacerLlama.stream_events`` and
+greedily by the engine alone (on its thread, token ids only), by ``Session.stream`` and
 through HTTP, in turning order. Before each answer everything is forgotten and the prompt is read
 once, so that each finds it in the cache and nobody drafts from another one's answer. Reported are
 the time to the first token, and the speed of the tokens after it.
@@ -24,12 +24,12 @@ from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig
 
 if TYPE_CHECKING:
-    from racer_local.drop_in.llama import RacerLlama
+    from racer_local.decoding.session import Session
 
 __all__ = ["Measured", "main", "summary"]
 
@@ -81,52 +81,50 @@ def summary(answers: dict[str, list[Measured]]) -> dict[str, dict[str, float]]:
 class _Bench:
     """An open model that is served, and a client in another process."""
 
-    def __init__(self, llama: RacerLlama, client: subprocess.Popen[str], n_tokens: int) -> None:
-        self._llama = llama
-        self._core = llama._require_core()
+    def __init__(self, session: Session, client: subprocess.Popen[str], n_tokens: int) -> None:
+        self._session = session
         self._client = client
         self._n_tokens = n_tokens
-        self._options: dict[str, Any] = {"max_tokens": n_tokens, "temperature": 0.0}
-
-    def _tokens(self, messages: list[dict[str, str]]) -> list[int]:
-        from racer_local.drop_in.chat import chat_request
-
-        prompt = chat_request(self._llama, messages, self._options)["prompt"]
-        return self._llama._prepare(prompt, None, None)
 
     def _generate(self, tokens: list[int], n_tokens: int) -> Measured:
-        from racer_local.backend.chain import ChainSampler
+        from racer_local.backend.chain import ChainConfig, ChainSampler
 
-        core = self._core
-        chain = self._llama._chain(self._options)
+        session = self._session
         began = perf_counter()
-        sampler = ChainSampler(chain, core.target, tokens)
+        sampler = ChainSampler(ChainConfig(temperature=0.0), session.target, tokens)
         limits = GenerationConfig(max_tokens=n_tokens)
         first = 0.0
         n = 0
-        with core.engine.generate(tokens, None, limits, make_sampler=lambda: sampler) as events:
+        generation = session.engine.generate(tokens, None, limits, make_sampler=lambda: sampler)
+        with generation as events:
             for _ in events:
                 first = first or perf_counter()
                 n += 1
         return Measured(n, first - began, perf_counter() - first)
 
     def _prepare(self, tokens: list[int]) -> None:
-        self._core.engine.forget()
+        self._session.engine.forget()
         self._generate(tokens, 1)
 
     def answer(self, way: str, messages: list[dict[str, str]]) -> Measured:
         """Answer a conversation whose prompt is in the cache."""
-        tokens = self._tokens(messages)
-        self._core.compute.run(lambda: self._prepare(tokens))
+        session = self._session
+        tokens = session.chat_tokens(messages)
+        session.run(lambda: self._prepare(tokens))
         # As between two questions of a person: nobody finds threads that are still awake.
         sleep(_PAUSE_S)
         if way == "engine":
-            return self._core.compute.run(lambda: self._generate(tokens, self._n_tokens))
+            return session.run(lambda: self._generate(tokens, self._n_tokens))
         if way == "library":
-            return self._stream(messages)
+            return self._stream(tokens)
         assert self._client.stdin is not None
         assert self._client.stdout is not None
-        body = {"messages": messages, "stream": True, **self._options}
+        body = {
+            "messages": messages,
+            "stream": True,
+            "max_tokens": self._n_tokens,
+            "temperature": 0.0,
+        }
         self._client.stdin.write(json.dumps(body) + "\n")
         self._client.stdin.flush()
         told = json.loads(self._client.stdout.readline())
@@ -134,16 +132,18 @@ class _Bench:
             raise RuntimeError(f"{told['n_cached']} of {len(tokens)} prompt tokens were cached")
         return Measured(told["n_tokens"], told["first_s"], told["rest_s"], told["text"])
 
-    def _stream(self, messages: list[dict[str, str]]) -> Measured:
+    def _stream(self, tokens: list[int]) -> Measured:
+        from racer_local.backend.chain import ChainConfig
+
         began = perf_counter()
         first = 0.0
-        text = ""
         n = 0
-        for event in self._llama.stream_events(messages, ahead=True, **self._options):
-            first = first or perf_counter()
-            n += event.token is not None
-            text += event.text
-        return Measured(n, first - began, perf_counter() - first, text)
+        limits = GenerationConfig(max_tokens=self._n_tokens)
+        with self._session.stream(tokens, ChainConfig(temperature=0.0), limits) as answer:
+            for event in answer:
+                first = first or perf_counter()
+                n += event.token is not None
+        return Measured(n, first - began, perf_counter() - first, answer.text)
 
 
 def _ask_from_stdin(url: str) -> None:
@@ -186,29 +186,29 @@ def _ask_from_stdin(url: str) -> None:
 
 
 @contextlib.contextmanager
-def _served(path: Path, draft: DraftConfig) -> Iterator[tuple[RacerLlama, str]]:
+def _served(path: Path, draft: DraftConfig) -> Iterator[tuple[Session, str]]:
     """Serve a model in this process, as ``racer-local serve`` does."""
-    from racer_local.cli.serve import SWITCH_INTERVAL_S
-    from racer_local.drop_in.from_config import open_llama
+    from racer_local.decoding.session import Session
     from racer_local.server.app import make_server_app
     from racer_local.server.host import ModelHost
     from racer_local.server.limits import ServeConfig
-    from racer_local.server.service import Service
+    from racer_local.server.service import ApiService
     from racer_local.web.origins import TrustedNames
     from racer_local.web.runner import bind, serve, url_of
 
-    config = ModelConfig(path=path, max_nodes=draft.budget, max_leaves=draft.max_leaves)
+    config = ModelConfig(
+        path=path, n_ctx=_N_CTX, max_nodes=draft.budget, max_leaves=draft.max_leaves
+    )
     is_loaded, is_over = threading.Event(), threading.Event()
     host = ModelHost(
-        lambda: open_llama(config, draft, _N_CTX),
+        lambda calls: Session(config, draft, calls=calls),
         name=path.stem,
         n_ctx=_N_CTX,
         n_ctx_train=0,
         max_queue=1,
         on_state=lambda _: is_loaded.set(),
     )
-    app = make_server_app(Service(host, ServeConfig()), TrustedNames())
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    app = make_server_app(ApiService(host, ServeConfig()), TrustedNames())
     listener = bind("127.0.0.1", 0)
     url = url_of(listener)
     run = partial(
@@ -220,11 +220,11 @@ def _served(path: Path, draft: DraftConfig) -> Iterator[tuple[RacerLlama, str]]:
         is_loaded.wait()
         if host.error is not None:
             raise host.error
-        yield host.llama, url
+        yield host.session(), url
     finally:
         is_over.set()
         thread.join()
-        host.join()
+        host.wait_closed()
 
 
 @contextlib.contextmanager
@@ -273,10 +273,10 @@ def main(arguments: Sequence[str]) -> None:
     questions = [p.turns[0] for p in choose(CATEGORIES, options.rounds) if len(p.turns[0]) < 3000]
     path = resolve_model(options.model)
     with (
-        _served(path, DraftConfig(mode=options.draft)) as (llama, url),
+        _served(path, DraftConfig(mode=options.draft)) as (session, url),
         _client_of(url) as client,
     ):
-        answers = _run(_Bench(llama, client, options.max_tokens), questions)
+        answers = _run(_Bench(session, client, options.max_tokens), questions)
     figures = summary(answers)
     n_same = sum(
         a.n_tokens == b.n_tokens and b.text == c.text

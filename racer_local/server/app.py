@@ -9,14 +9,14 @@ from racer_local.server.faults import install_error_handlers
 from racer_local.server.keys import KeyCheck
 from racer_local.server.media import JsonOnly, RequestCount
 from racer_local.server.routes import add_routes
-from racer_local.server.service import Service
+from racer_local.server.service import ApiService
 from racer_local.web.app import make_app
 from racer_local.web.origins import TrustedNames
 
 __all__ = ["make_server_app"]
 
 
-def make_server_app(service: Service, names: TrustedNames, page: str | None = None) -> FastAPI:
+def make_server_app(service: ApiService, names: TrustedNames, page: str | None = None) -> FastAPI:
     """Make the app.
 
     Args:

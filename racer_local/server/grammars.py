@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from racer_local.backend.grammar import json_grammar
 from racer_local.concurrency.time_limit import TooSlowError, time_limit
-from racer_local.drop_in.chat import json_grammar
 from racer_local.server.faults import ApiError
 from racer_local.server.schema import ChatRequest, Function, ToolChoice
 
@@ -25,8 +25,8 @@ _DEFINITIONS = ("$defs", "definitions")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 
 
-def grammar_for(request: ChatRequest) -> Any:
-    """Return the ``LlamaGrammar`` that the answer has to keep to; None is free text.
+def grammar_for(request: ChatRequest) -> str | None:
+    """Return the GBNF source that the answer has to keep to; None is free text.
 
     Raises:
         ApiError: a schema cannot be used.
@@ -139,12 +139,12 @@ def _check(schema: Any) -> None:
         _check(value)
 
 
-def _grammar(schema: Mapping[str, Any], param: str) -> Any:
+def _grammar(schema: Mapping[str, Any], param: str) -> str:
     try:
         _check(schema)
         with time_limit(_SECONDS):
             grammar = json_grammar(schema)
-        if len(grammar._grammar) > _MAX_GRAMMAR:
+        if len(grammar) > _MAX_GRAMMAR:
             raise ValueError("it becomes too large a grammar")
     except TooSlowError:
         reason = "it takes too long to read"

@@ -25,9 +25,11 @@ class _Now(Collector):
         self._host = host
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        jobs = self._host.jobs
-        yield GaugeMetricFamily("racer_queue_length", "Requests that wait.", len(jobs))
-        yield GaugeMetricFamily("racer_running", "Requests being served.", int(jobs.is_serving))
+        calls = self._host.calls
+        # Loading at the start is a turn that nobody asked for.
+        is_serving = calls.active is not None and self._host.state != "loading"
+        yield GaugeMetricFamily("racer_queue_length", "Requests that wait.", len(calls))
+        yield GaugeMetricFamily("racer_running", "Requests being served.", int(is_serving))
         is_loaded = self._host.state == "ready"
         yield GaugeMetricFamily("racer_model_loaded", "Whether it is in memory.", int(is_loaded))
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from racer_local.server.event_stream import Delta, Figures, Final, Place
+from racer_local.server.event_stream import Delta, Figures, Final, Logprob
 from racer_local.server.tool_text import Bit
 
 __all__ = ["DONE", "ChatReply", "CompletionReply", "Reply", "sse", "timings", "usage"]
@@ -136,24 +136,24 @@ class ChatReply(Reply):
         self._calls: dict[int, int] = {}
 
     def _chunk(
-        self, index: int, delta: Json, places: Sequence[Place] = (), reason: str | None = None
+        self, index: int, delta: Json, logprobs: Sequence[Logprob] = (), reason: str | None = None
     ) -> Json:
         choice = {
             "index": index,
             "delta": delta,
-            "logprobs": _chat_logprobs(places) if places else None,
+            "logprobs": _chat_logprobs(logprobs) if logprobs else None,
             "finish_reason": reason,
         }
         return {**self._head, "choices": [choice]}
 
     def _chunks(self, delta: Delta) -> Iterable[Json]:
         yield from self._begin(delta.index)
-        places = delta.places
+        logprobs = delta.logprobs
         for bit in delta.bits:
-            yield self._chunk(delta.index, self._told(delta.index, bit), places)
-            places = []
-        if places:
-            yield self._chunk(delta.index, {"content": ""}, places)
+            yield self._chunk(delta.index, self._told(delta.index, bit), logprobs)
+            logprobs = []
+        if logprobs:
+            yield self._chunk(delta.index, {"content": ""}, logprobs)
 
     def _begin(self, index: int) -> Iterable[Json]:
         if index not in self._begun:
@@ -203,11 +203,11 @@ class ChatReply(Reply):
             message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = calls
-        places = [place for part in parts for place in part.places]
+        logprobs = [each for part in parts for each in part.logprobs]
         return {
             "index": index,
             "message": message,
-            "logprobs": _chat_logprobs(places) if self._has_logprobs else None,
+            "logprobs": _chat_logprobs(logprobs) if self._has_logprobs else None,
             "finish_reason": final.finish_reason,
         }
 
@@ -226,28 +226,28 @@ class CompletionReply(Reply):
         self._offsets: dict[int, int] = {}
 
     def _chunk(
-        self, index: int, text: str, places: Sequence[Place], reason: str | None = None
+        self, index: int, text: str, logprobs: Sequence[Logprob], reason: str | None = None
     ) -> Json:
-        logprobs = None
-        if places:
-            logprobs = _completion_logprobs(places, self._offsets.get(index, 0))
+        told = None
+        if logprobs:
+            told = _completion_logprobs(logprobs, self._offsets.get(index, 0))
         self._offsets[index] = self._offsets.get(index, 0) + len(text)
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        choice = {"index": index, "text": text, "logprobs": told, "finish_reason": reason}
         return {**self._head, "choices": [choice]}
 
     def _chunks(self, delta: Delta) -> Iterable[Json]:
         text = "".join(bit.text for bit in delta.bits)
-        yield self._chunk(delta.index, text, delta.places)
+        yield self._chunk(delta.index, text, delta.logprobs)
 
     def _last_chunk(self, final: Final) -> Json:
         return self._chunk(final.index, "", (), final.finish_reason)
 
     def _choice(self, index: int, parts: Sequence[Delta], final: Final) -> Json:
-        places = [place for part in parts for place in part.places]
+        logprobs = [each for part in parts for each in part.logprobs]
         return {
             "index": index,
             "text": "".join(bit.text for part in parts for bit in part.bits),
-            "logprobs": _completion_logprobs(places, 0) if self._has_logprobs else None,
+            "logprobs": _completion_logprobs(logprobs, 0) if self._has_logprobs else None,
             "finish_reason": final.finish_reason,
         }
 
@@ -260,31 +260,31 @@ def _text(token: bytes) -> str:
     return token.decode("utf-8", "replace")
 
 
-def _chat_logprobs(places: Sequence[Place]) -> Json:
+def _chat_logprobs(logprobs: Sequence[Logprob]) -> Json:
     def entry(token: bytes, logprob: float) -> Json:
         return {"token": _text(token), "logprob": _finite(logprob), "bytes": list(token)}
 
     content = [
         {
-            **entry(place.token, place.logprob),
-            "top_logprobs": [entry(token, value) for token, value in place.top],
+            **entry(each.token, each.logprob),
+            "top_logprobs": [entry(token, value) for token, value in each.top],
         }
-        for place in places
+        for each in logprobs
     ]
     return {"content": content, "refusal": None}
 
 
-def _completion_logprobs(places: Sequence[Place], offset: int) -> Json:
-    texts = [_text(place.token) for place in places]
+def _completion_logprobs(logprobs: Sequence[Logprob], offset: int) -> Json:
+    texts = [_text(each.token) for each in logprobs]
     offsets = []
     for text in texts:
         offsets.append(offset)
         offset += len(text)
     return {
         "tokens": texts,
-        "token_logprobs": [_finite(place.logprob) for place in places],
+        "token_logprobs": [_finite(each.logprob) for each in logprobs],
         "top_logprobs": [
-            {_text(token): _finite(value) for token, value in place.top} for place in places
+            {_text(token): _finite(value) for token, value in each.top} for each in logprobs
         ],
         "text_offset": offsets,
     }

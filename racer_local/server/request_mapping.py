@@ -1,17 +1,19 @@
-"""From a request to what ``RacerLlama`` is asked. Runs on the model's thread."""
+"""From a request to what a session is asked. Runs on the compute thread."""
 
 from __future__ import annotations
 
 import json
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from racer_local.backend.chain import ChainConfig
+from racer_local.backend.model import LlamaModel
 from racer_local.concurrency.time_limit import TooSlowError, time_limit
-from racer_local.config import SamplingConfig
-from racer_local.drop_in.chat import TEMPLATE_ERRORS, chat_request
-from racer_local.drop_in.llama import RacerLlama
-from racer_local.errors import ContextFullError
+from racer_local.config import GenerationConfig
+from racer_local.decoding.session import Session
+from racer_local.errors import ConfigError
 from racer_local.server.faults import ApiError
 from racer_local.server.grammars import grammar_for, is_call_forced
 from racer_local.server.limits import ServeConfig
@@ -24,9 +26,8 @@ from racer_local.server.schema import (
 )
 from racer_local.server.tool_text import AnswerReader
 
-__all__ = ["Question", "ask_chat", "ask_completions"]
+__all__ = ["Question", "ask_chat", "ask_completions", "detokenize", "require_known"]
 
-_DEFAULTS = SamplingConfig()
 _SAMPLING = (
     "temperature",
     "top_k",
@@ -37,6 +38,7 @@ _SAMPLING = (
     "frequency_penalty",
     "repeat_penalty",
 )
+_MAX_BIAS = 1e4
 # What a template writes around a message has at least as many tokens.
 _MESSAGE_TOKENS = 2
 _TOOLS_HEAD = (
@@ -45,163 +47,159 @@ _TOOLS_HEAD = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """One answer to be generated.
 
     Attributes:
-        prompt: text or token ids.
-        options: of ``RacerLlama.stream_events``.
+        prompt: token ids.
+        sampling: how tokens are chosen.
+        limits: when it ends.
         reader: of the answer.
         echo: text to put before the answer.
         is_first: it is the first one about this prompt.
     """
 
-    def __init__(
-        self,
-        prompt: str | list[int],
-        options: dict[str, Any],
-        reader: AnswerReader,
-        *,
-        echo: str = "",
-        is_first: bool = True,
-    ) -> None:
-        """Take the parts."""
-        self.prompt = prompt
-        self.options = options
-        self.reader = reader
-        self.echo = echo
-        self.is_first = is_first
+    prompt: Sequence[int]
+    sampling: ChainConfig
+    limits: GenerationConfig
+    reader: AnswerReader
+    echo: str = ""
+    is_first: bool = True
 
 
-def ask_chat(llama: RacerLlama, request: ChatRequest, config: ServeConfig) -> Iterator[Question]:
+def ask_chat(session: Session, request: ChatRequest, config: ServeConfig) -> Iterator[Question]:
     """Yield the questions of a chat, one for each choice.
 
     Raises:
         ApiError: the conversation cannot be read by this model.
     """
-    _check_size(llama, config, *(message.text for message in request.messages))
-    _check_count(llama, len(request.messages))
-    options = _options(request)
-    options["logprobs"] = request.n_top is not None
-    options["top_logprobs"] = request.n_top
-    template = llama.metadata.get("tokenizer.chat_template", "")
-    messages = [_plain(message) for message in request.messages]
-    if "tool_calls" not in template:
-        messages = _with_written_calls(messages)
-    if request.offered:
-        if "tools" in template:
-            options["tools"] = [tool.model_dump(exclude_none=True) for tool in request.tools or []]
-        else:
-            messages = _with_described(messages, request.offered)
+    n_ctx = session.target.n_ctx
+    _check_size(n_ctx, config, *(message.text for message in request.messages))
+    _check_count(n_ctx, len(request.messages))
+    text = _rendered(session, request, config)
+    prompt = session.model.tokenize(text)
     grammar = grammar_for(request)
-    asked = _rendered(llama, messages, options, config)
-    prompt = asked.pop("prompt")
-    if grammar is not None:
-        asked["grammar"] = grammar
-    is_thinking = grammar is None and _opens_thoughts(llama, prompt)
+    is_thinking = grammar is None and text[-16:].rstrip().endswith("<think>")
     for i in range(request.n_choices):
         reader = AnswerReader(
             [function.name for function in request.offered],
             is_call=is_call_forced(request),
             is_thinking=is_thinking,
         )
-        yield Question(prompt, {**asked, "seed": _seed(request, i)}, reader, is_first=i == 0)
+        yield Question(
+            prompt=prompt,
+            sampling=_sampling(request, i, grammar=grammar, logprobs=request.n_top),
+            limits=_limits(request),
+            reader=reader,
+            is_first=i == 0,
+        )
 
 
 def ask_completions(
-    llama: RacerLlama, request: CompletionRequest, config: ServeConfig
+    session: Session, request: CompletionRequest, config: ServeConfig
 ) -> Iterator[Question]:
     """Yield the questions of a completion request, one for each prompt and choice.
 
     Raises:
         ApiError: a prompt cannot be used.
+        ConfigError: there is a suffix, and the model has no tokens to fill in the middle.
     """
-    options = _options(request)
-    options["logprobs"] = request.logprobs
-    for prompt in request.prompts:
-        if isinstance(prompt, str):
-            _check_size(llama, config, prompt, request.suffix or "")
-        elif max(prompt) >= llama.n_vocab():
-            raise ApiError(
-                400,
-                f"the prompt has token {max(prompt)}, but the vocabulary has {llama.n_vocab()}",
-                code="invalid_value",
-                param="prompt",
-            )
+    model = session.model
+    for given in request.prompts:
+        if isinstance(given, str):
+            _check_size(session.target.n_ctx, config, given, request.suffix or "")
+            prompt = _prompt_tokens(model, given, request.suffix or "")
         elif request.suffix:
-            raise ApiError(
-                400, "suffix needs a prompt of text", code="invalid_value", param="suffix"
-            )
+            raise _invalid("suffix needs a prompt of text", "suffix")
+        else:
+            require_known(model, given, "prompt")
+            prompt = given
         echo = ""
         if request.echo:
-            echo = prompt if isinstance(prompt, str) else detokenize(llama, prompt)
+            echo = given if isinstance(given, str) else detokenize(model, given)
         for i in range(request.n_choices):
-            asked = {**options, "seed": _seed(request, i)}
-            if request.suffix:
-                asked["suffix"] = request.suffix
-            yield Question(prompt, asked, AnswerReader(is_plain=True), echo=echo, is_first=i == 0)
+            yield Question(
+                prompt=prompt,
+                sampling=_sampling(request, i, logprobs=request.logprobs),
+                limits=_limits(request),
+                reader=AnswerReader(is_plain=True),
+                echo=echo,
+                is_first=i == 0,
+            )
 
 
-def detokenize(llama: RacerLlama, tokens: Sequence[int]) -> str:
+def _prompt_tokens(model: LlamaModel, text: str, suffix: str) -> list[int]:
+    if not suffix:
+        # Nothing at all is read as the beginning of a text.
+        return model.tokenize(text) or ([] if model.bos is None else [model.bos])
+    before, after, middle = model.fill_in_tokens()
+
+    def plain(text: str) -> list[int]:
+        return model.tokenize(text, add_special=False, parse_special=False)
+
+    # What a tokenizer puts before a text is not wanted where it goes on.
+    sign = "☺"
+    end = plain(sign + suffix)[len(plain(sign)) :]
+    head = model.tokenize("")
+    return [*head, before, *plain(text), after, *end, middle]
+
+
+def detokenize(model: LlamaModel, tokens: Sequence[int]) -> str:
     """Return the text of token ids, which must be in the vocabulary."""
-    pieces = [llama._piece(token, tokens[:i]) for i, token in enumerate(tokens)]
-    return b"".join(pieces).decode("utf-8", "replace")
+    return b"".join(model.piece(token) for token in tokens).decode("utf-8", "replace")
 
 
-def _check_size(llama: RacerLlama, config: ServeConfig, *texts: str) -> None:
-    """Refuse what cannot fit, before it is tokenized.
+def require_known(model: LlamaModel, tokens: Sequence[int], param: str) -> None:
+    """Refuse token ids that the vocabulary does not have.
 
     Raises:
-        ApiError: it is too long.
+        ApiError: it has one.
     """
-    n_chars, n_most = sum(map(len, texts)), config.prompt_chars(llama.n_ctx())
-    if n_chars > n_most:
+    if tokens and max(tokens) >= model.n_vocab:
+        raise _invalid(f"token {max(tokens)} is not in the vocabulary of {model.n_vocab}", param)
+
+
+def _invalid(message: str, param: str) -> ApiError:
+    return ApiError(400, message, code="invalid_value", param=param)
+
+
+def _check_size(n_ctx: int, config: ServeConfig, *texts: str) -> None:
+    """Refuse what cannot fit, before it is tokenized."""
+    _check_fits("the prompt", sum(map(len, texts)), "characters", config.prompt_chars(n_ctx), n_ctx)
+
+
+def _check_count(n_ctx: int, n_messages: int) -> None:
+    """Refuse more messages than fit, however short they are."""
+    n_most = n_ctx // _MESSAGE_TOKENS
+    _check_fits("the conversation", n_messages, "messages", n_most, n_ctx)
+
+
+def _check_fits(what: str, n: int, units: str, n_most: int, n_ctx: int) -> None:
+    if n > n_most:
         raise ApiError(
             400,
-            f"the prompt has {n_chars} characters, which cannot fit into the context of "
-            f"{llama.n_ctx()} tokens; at most {n_most} are read",
+            f"{what} has {n} {units}, which cannot fit into the context of {n_ctx} tokens; "
+            f"at most {n_most} are read",
             code="context_length_exceeded",
             param="messages",
-            details={"n_ctx": llama.n_ctx()},
+            details={"n_ctx": n_ctx},
         )
 
 
-def _check_count(llama: RacerLlama, n_messages: int) -> None:
-    """Refuse more messages than fit, however short they are.
-
-    Splitting a text at its control tokens takes time with the square of their number, in one
-    native call that nothing ends.
-
-    Raises:
-        ApiError: there are too many.
-    """
-    n_most = llama.n_ctx() // _MESSAGE_TOKENS
-    if n_messages > n_most:
-        raise ApiError(
-            400,
-            f"the conversation has {n_messages} messages, which cannot fit into the context of "
-            f"{llama.n_ctx()} tokens; at most {n_most} are read",
-            code="context_length_exceeded",
-            param="messages",
-            details={"n_ctx": llama.n_ctx()},
-        )
-
-
-def _options(request: GenerationRequest) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        name: value for name in _SAMPLING if (value := getattr(request, name)) is not None
+def _sampling(request: GenerationRequest, i: int, **more: Any) -> ChainConfig:
+    given = {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
+    if "top_k" in given:
+        given["top_k"] = max(0, given["top_k"])
+    biases = {
+        token: max(-_MAX_BIAS, min(_MAX_BIAS, bias))
+        for token, bias in (request.logit_bias or {}).items()
     }
-    for name in _SAMPLING:
-        if name not in options and hasattr(_DEFAULTS, name):
-            options[name] = getattr(_DEFAULTS, name)
-    options["top_k"] = max(0, options["top_k"])
-    options["max_tokens"] = request.n_most
-    options["stop"] = request.stops
-    if request.logit_bias:
-        options["logit_bias"] = {
-            token: max(-1e4, min(1e4, bias)) for token, bias in request.logit_bias.items()
-        }
-    return options
+    return ChainConfig(**given, seed=_seed(request, i), logit_bias=biases, **more)
+
+
+def _limits(request: GenerationRequest) -> GenerationConfig:
+    return GenerationConfig(max_tokens=request.n_most, stop=tuple(request.stops))
 
 
 def _seed(request: GenerationRequest, i: int) -> int:
@@ -272,22 +270,26 @@ def _with_described(
     return [{"role": "system", "content": text}, *messages]
 
 
-def _rendered(
-    llama: RacerLlama, messages: list[dict[str, Any]], options: dict[str, Any], config: ServeConfig
-) -> dict[str, Any]:
+def _rendered(session: Session, request: ChatRequest, config: ServeConfig) -> str:
+    """Write a conversation as the model's template does.
+
+    Raises:
+        ApiError: there is no template, it refuses this conversation, or takes too long.
+    """
+    template = session.model.chat_template or ""
+    options: dict[str, Any] = {}
+    messages = [_plain(message) for message in request.messages]
+    if "tool_calls" not in template:
+        messages = _with_written_calls(messages)
+    if request.offered and "tools" in template:
+        options["tools"] = [tool.model_dump(exclude_none=True) for tool in request.tools or []]
+    elif request.offered:
+        messages = _with_described(messages, request.offered)
     try:
         with time_limit(config.template_s):
-            return chat_request(llama, messages, options)
-    except ContextFullError:
-        raise
+            return session.render(messages, **options)
     except TooSlowError:
         message = f"the model's chat template took more than {config.template_s:g} s"
-    except TEMPLATE_ERRORS as error:
-        message = f"the model's chat template refuses this conversation: {error}"
+    except ConfigError as error:
+        message = str(error)
     raise ApiError(400, message, code="invalid_conversation", param="messages")
-
-
-def _opens_thoughts(llama: RacerLlama, prompt: str | Sequence[int]) -> bool:
-    """Whether the template has written the beginning of the thoughts."""
-    end = prompt[-16:] if isinstance(prompt, str) else detokenize(llama, list(prompt[-8:]))
-    return end.rstrip().endswith("<think>")

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from racer_local.drop_in.llama import RacerLlama
+from racer_local.backend.model import LlamaModel
 from racer_local.server.faults import ApiError, SafeRoute
 from racer_local.server.metrics import CONTENT_TYPE
 from racer_local.server.replies import ChatReply, CompletionReply
@@ -22,14 +22,19 @@ from racer_local.server.reply_schema import (
     ModelList,
     Tokenized,
 )
-from racer_local.server.request_mapping import ask_chat, ask_completions, detokenize
+from racer_local.server.request_mapping import (
+    ask_chat,
+    ask_completions,
+    detokenize,
+    require_known,
+)
 from racer_local.server.schema import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
-from racer_local.server.service import Service
+from racer_local.server.service import ApiService
 
 __all__ = ["add_routes"]
 
@@ -47,7 +52,7 @@ def _answers(model: type, *, can_stream: bool = False) -> dict[int | str, dict[s
     return {**_ERRORS, 200: good}
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
+def add_routes(app: FastAPI, service: ApiService) -> None:
     """Add all addresses, with ``/v1`` before them and without."""
     api = APIRouter(route_class=SafeRoute)
     _add_generation(api, service)
@@ -60,7 +65,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     app.include_router(state)
 
 
-def _add_generation(api: APIRouter, service: Service) -> None:
+def _add_generation(api: APIRouter, service: ApiService) -> None:
     @api.post(
         "/chat/completions",
         response_model=None,
@@ -72,7 +77,7 @@ def _add_generation(api: APIRouter, service: Service) -> None:
         reply = ChatReply(model, body.n_choices, has_logprobs=body.n_top is not None)
         return await service.answer(
             request,
-            lambda llama: ask_chat(llama, body, service.config),
+            lambda session: ask_chat(session, body, service.config),
             reply,
             stream=bool(body.stream),
             wants_usage=body.wants_usage,
@@ -86,14 +91,14 @@ def _add_generation(api: APIRouter, service: Service) -> None:
         reply = CompletionReply(model, n_choices, has_logprobs=body.logprobs is not None)
         return await service.answer(
             request,
-            lambda llama: ask_completions(llama, body, service.config),
+            lambda session: ask_completions(session, body, service.config),
             reply,
             stream=bool(body.stream),
             wants_usage=body.wants_usage,
         )
 
 
-def _model(service: Service) -> dict[str, Any]:
+def _model(service: ApiService) -> dict[str, Any]:
     facts = service.host.facts
     return {
         "id": facts.id,
@@ -104,7 +109,7 @@ def _model(service: Service) -> dict[str, Any]:
     }
 
 
-def _add_models(api: APIRouter, service: Service) -> None:
+def _add_models(api: APIRouter, service: ApiService) -> None:
     @api.get("/models", response_model=None, responses=_answers(ModelList))
     async def models() -> JSONResponse:
         """List the one model; also while it loads."""
@@ -118,13 +123,13 @@ def _add_models(api: APIRouter, service: Service) -> None:
         return JSONResponse(_model(service))
 
 
-def _add_tokens(api: APIRouter, service: Service) -> None:
+def _add_tokens(api: APIRouter, service: ApiService) -> None:
     async def with_vocabulary(request: Request, work: Any) -> Any:
         service.require_ready()
 
         def on_another_thread() -> Any:
-            with service.host.vocabulary() as llama:
-                return None if llama is None else (work(llama),)
+            with service.host.vocabulary() as model:
+                return None if model is None else (work(model),)
 
         done = await asyncio.to_thread(on_another_thread)
         return done[0] if done is not None else await service.compute(request, work)
@@ -136,13 +141,10 @@ def _add_tokens(api: APIRouter, service: Service) -> None:
         if len(text) > service.config.prompt_chars(service.host.facts.n_ctx):
             raise ApiError(400, "the text is too long", code="invalid_value", param="content")
 
-        def work(llama: RacerLlama) -> list[int]:
-            tokens: list[int] = llama.tokenize(
-                text.encode("utf-8"),
-                add_bos=bool(body.add_special),
-                special=bool(body.parse_special),
+        def work(model: LlamaModel) -> list[int]:
+            return model.tokenize(
+                text, add_special=bool(body.add_special), parse_special=bool(body.parse_special)
             )
-            return tokens
 
         tokens = await with_vocabulary(request, work) if text else []
         return JSONResponse({"tokens": tokens, "count": len(tokens)})
@@ -151,21 +153,15 @@ def _add_tokens(api: APIRouter, service: Service) -> None:
     async def detokenized(request: Request, body: DetokenizeRequest) -> JSONResponse:
         """Return the text of token ids."""
 
-        def work(llama: RacerLlama) -> str:
-            if body.tokens and max(body.tokens) >= llama.n_vocab():
-                raise ApiError(
-                    400,
-                    f"token {max(body.tokens)} is not in the vocabulary of {llama.n_vocab()}",
-                    code="invalid_value",
-                    param="tokens",
-                )
-            return detokenize(llama, body.tokens)
+        def work(model: LlamaModel) -> str:
+            require_known(model, body.tokens, "tokens")
+            return detokenize(model, body.tokens)
 
         text = await with_vocabulary(request, work)
         return JSONResponse({"content": text})
 
 
-def _add_state(app: FastAPI, state: APIRouter, service: Service) -> None:
+def _add_state(app: FastAPI, state: APIRouter, service: ApiService) -> None:
     @state.get("/health", response_model=None, responses=_answers(Health))
     @state.get("/v1/health", include_in_schema=False, response_model=None)
     async def health() -> JSONResponse:

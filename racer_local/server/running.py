@@ -5,25 +5,28 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from fastapi import FastAPI
 from fastapi.responses import RedirectResponse
 
 from racer_local.config import DraftConfig, ModelConfig, choose_n_ctx
-from racer_local.drop_in.from_config import open_llama
+from racer_local.decoding.session import Session
 from racer_local.errors import ModelLoadError, RacerError
 from racer_local.gguf.header import inspect_gguf
 from racer_local.server.app import make_server_app
 from racer_local.server.host import ModelHost, ModelState
 from racer_local.server.limits import ServeConfig
-from racer_local.server.service import Service
+from racer_local.server.service import ApiService
 from racer_local.web.origins import TrustedNames
 from racer_local.web.runner import serve, url_of
 
 __all__ = ["PAGE_PATH", "AddPage", "run_server"]
 
 PAGE_PATH = "/ui"
+# A page that never leaves its turn must not keep the program from ending.
+_CLOSE_S = 30.0
 # Puts the chat page of a model into an app, under a path.
 AddPage: TypeAlias = Callable[[FastAPI, ModelHost, str], None]
 
@@ -69,12 +72,12 @@ def run_server(
             say("idle; the model is unloaded until the next request")
         if state == "ready" and not has_told:
             has_told.append(True)
-            for notice in host.llama.notices:
+            for notice in host.session().notices:
                 say(f"note: {notice}")
             say(f"{name} is ready, {n_ctx} tokens of context")
 
     host = ModelHost(
-        lambda: open_llama(model, draft, n_ctx, books),
+        lambda calls: Session(replace(model, n_ctx=n_ctx), draft, books=books, calls=calls),
         name=name,
         n_ctx=n_ctx,
         n_ctx_train=trained or 0,
@@ -94,14 +97,14 @@ def run_server(
         serve(app, listener, on_ready=on_ready, on_stop=host.stop, should_stop=failed.is_set)
     finally:
         host.stop()
-        host.join()
+        host.wait_closed(_CLOSE_S)
     _raise_error_of(host)
 
 
 def _make_app(
     host: ModelHost, config: ServeConfig, names: TrustedNames, add_page: AddPage | None
 ) -> FastAPI:
-    service = Service(host, config)
+    service = ApiService(host, config)
     if add_page is None:
         return make_server_app(service, names)
     app = make_server_app(service, names, PAGE_PATH)

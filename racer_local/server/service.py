@@ -7,31 +7,42 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from racer_local.drop_in.llama import RacerLlama
-from racer_local.server.event_stream import tell
+from racer_local.backend.model import LlamaModel
+from racer_local.concurrency.call_queue import Call
+from racer_local.decoding.session import Session
+from racer_local.server.event_stream import answer_steps
 from racer_local.server.faults import ApiError, api_error_of
-from racer_local.server.host import ModelHost
-from racer_local.server.jobs import Job, QueueFullError
+from racer_local.server.host import ModelHost, QueueFullError
+from racer_local.server.inbox import Inbox
 from racer_local.server.limits import ServeConfig
 from racer_local.server.metrics import Metrics
 from racer_local.server.replies import DONE, Reply, sse
 from racer_local.server.request_mapping import Question
 
-__all__ = ["Service"]
+__all__ = ["ApiService"]
 
 logger = logging.getLogger(__name__)
 
 # What nobody reads: the client has gone. The number is nginx's.
 _CLIENT_GONE = 499
+# Done a step at a time; hands what comes of it to the function that it is given.
+_Work: TypeAlias = Callable[[Session, Call, Callable[..., None]], Iterator[None]]
 
 
-class Service:
+class _Pending(NamedTuple):
+    """A request's call, and what has come of it."""
+
+    call: Call
+    inbox: Inbox
+
+
+class ApiService:
     """What the routes need.
 
     Attributes:
@@ -53,31 +64,39 @@ class Service:
         if self.host.state in ("failed", "stopping"):
             raise ApiError(503, "the server is stopping", code="unavailable")
 
-    def submit(self, job: Job) -> None:
-        """Put a job into the queue.
+    def _submit(self, work: _Work) -> _Pending:
+        """Put work into the queue.
 
         Raises:
             ApiError: it cannot be taken now.
         """
         self.require_ready()
+        inbox = Inbox()
         try:
-            self.host.jobs.add(job)
+            call = self.host.submit(
+                lambda session, call: work(session, call, inbox.put), inbox.finish
+            )
         except QueueFullError:
-            message = f"{len(self.host.jobs)} requests wait already; try again later"
+            message = f"{len(self.host.calls)} requests wait already; try again later"
             raise ApiError(503, message, code="queue_full") from None
+        return _Pending(call, inbox)
 
     def _unanswered(self) -> ApiError:
-        """Say why a job was given up before it was begun."""
-        if self.host.jobs.is_closed:
+        """Say why a request was given up before it was begun."""
+        if self.host.calls.is_closed:
             return ApiError(503, "the server is stopping", code="unavailable")
         return ApiError(_CLIENT_GONE, "the client has gone", code="cancelled")
 
-    async def compute(self, request: Request, work: Callable[[RacerLlama], Any]) -> Any:
-        """Return what ``work`` returns on the model's thread, in its turn."""
-        job = Job(lambda job: job.put(work(self.host.llama)))
-        self.submit(job)
-        async with self._watched(request, job):
-            items = await job.next_items()
+    async def compute(self, request: Request, work: Callable[[LlamaModel], Any]) -> Any:
+        """Return what ``work`` returns in its turn, for which the model is loaded."""
+
+        def steps(session: Session, call: Call, put: Callable[..., None]) -> Iterator[None]:
+            put(work(session.model))
+            yield
+
+        pending = self._submit(steps)
+        async with self._watched(request, pending):
+            items = await pending.inbox.next_items()
         if not items:
             raise self._unanswered()
         return items[0]
@@ -85,7 +104,7 @@ class Service:
     async def answer(
         self,
         request: Request,
-        ask: Callable[[RacerLlama], Iterator[Question]],
+        ask: Callable[[Session], Iterator[Question]],
         reply: Reply,
         *,
         stream: bool,
@@ -94,22 +113,21 @@ class Service:
         """Generate and reply; errors before the first token are answers of their own."""
         began = monotonic()
 
-        def work(job: Job) -> None:
-            llama = self.host.llama
-            for index, question in enumerate(ask(llama)):
-                tell(job, index, question, llama, self.metrics.generated)
+        def steps(session: Session, call: Call, put: Callable[..., None]) -> Iterator[None]:
+            for index, question in enumerate(ask(session)):
+                yield from answer_steps(session, call, index, question, put, self.metrics.generated)
 
-        job = Job(work)
-        self.submit(job)
-        watch = self._watched(request, job)
+        pending = self._submit(steps)
+        inbox = pending.inbox
+        watch = self._watched(request, pending)
         await watch.__aenter__()
         try:
-            items = await job.next_items()
-            if job.waited_s is not None:
-                self.metrics.waited(job.waited_s)
+            items = await inbox.next_items()
+            if pending.call.waited_s is not None:
+                self.metrics.waited(pending.call.waited_s)
             self.metrics.first_token(monotonic() - began)
             if stream and items:
-                parts = self._parts(job, items, reply, wants_usage=wants_usage)
+                parts = self._parts(inbox, items, reply, wants_usage=wants_usage)
 
                 async def close() -> None:
                     self.metrics.finished(monotonic() - began)
@@ -117,7 +135,7 @@ class Service:
 
                 return _EventStream(parts, close)
             more = items
-            while more := await job.next_items():
+            while more := await inbox.next_items():
                 items += more
         except BaseException:
             await watch.__aexit__(None, None, None)
@@ -129,12 +147,12 @@ class Service:
         return JSONResponse(reply.whole(items))
 
     async def _parts(
-        self, job: Job, items: list[Any], reply: Reply, *, wants_usage: bool
+        self, inbox: Inbox, items: list[Any], reply: Reply, *, wants_usage: bool
     ) -> AsyncIterator[bytes]:
         try:
             while items:
                 yield b"".join(sse(chunk) for chunk in reply.chunks(items))
-                items = await job.next_items()
+                items = await inbox.next_items()
         except Exception as error:  # noqa: BLE001 - told the client
             yield sse(api_error_of(error).body)
             return
@@ -143,22 +161,22 @@ class Service:
         yield DONE
 
     @contextlib.asynccontextmanager
-    async def _watched(self, request: Request, job: Job) -> AsyncIterator[None]:
-        """Drop the job when the client goes, and when nobody waits for it any more."""
+    async def _watched(self, request: Request, pending: _Pending) -> AsyncIterator[None]:
+        """Cancel the call when the client goes, and when nobody waits for it any more."""
 
         async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
-            if not job.is_over:
+            if not pending.inbox.is_over:
                 self.metrics.cancelled()
-                self.host.jobs.drop(job)
+                pending.call.cancel()
 
         task = asyncio.create_task(watch())
         try:
             yield
         finally:
             task.cancel()
-            self.host.jobs.drop(job)
+            pending.call.cancel()
 
 
 class _EventStream(Response):

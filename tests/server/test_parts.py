@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from racer_local.concurrency.time_limit import TooSlowError, time_limit
 from racer_local.server.grammars import grammar_for
-from racer_local.server.jobs import Job, JobQueue, QueueFullError
+from racer_local.server.inbox import Inbox
 from racer_local.server.plain_json import check_plain_json
 from racer_local.server.schema import ChatRequest, CompletionRequest
 from racer_local.server.tool_text import AnswerReader, Bit
@@ -249,47 +249,38 @@ def test_errors_at_the_very_end_of_a_limit_block_no_other_limit() -> None:
         assert not thread.is_alive()
 
 
-def test_the_queue_is_first_come_first_served_and_bounded() -> None:
+def test_items_and_errors_reach_the_event_loop_in_order() -> None:
     async def scenario() -> None:
-        jobs = JobQueue(2)
-        made = [Job(lambda job: job.put(1)) for _ in range(4)]
-        jobs.add(made[0])
-        assert jobs.take(0) is made[0]
-        jobs.add(made[1])
-        jobs.add(made[2])
-        assert [jobs.n_ahead(job) for job in made] == [0, 1, 2, 0]
-        with pytest.raises(QueueFullError):
-            jobs.add(made[3])
-        jobs.drop(made[1])
-        assert await made[1].next_items() == []
-        jobs.add(made[3])
-        assert jobs.take(0) is made[2]
-        assert jobs.take(0) is made[3]
-        assert jobs.take(0) is None
+        inbox = Inbox()
 
-    asyncio.run(scenario())
+        def work() -> None:
+            for i in range(100):
+                inbox.put(2 * i, 2 * i + 1)
+            inbox.finish(KeyError("end"))
 
-
-def test_items_and_errors_of_a_job_come_in_order() -> None:
-    def work(job: Job) -> None:
-        for i in range(100):
-            job.put(i)
-        raise KeyError("end")
-
-    async def scenario() -> None:
-        job = Job(work)
-        thread = threading.Thread(target=job.run)
+        thread = threading.Thread(target=work)
         thread.start()
         items: list[int] = []
 
         async def collect() -> None:
-            while more := await job.next_items():
+            while more := await inbox.next_items():
                 items.extend(more)
 
         with pytest.raises(KeyError, match="end"):
             await collect()
         thread.join()
-        assert items == list(range(100))
+        assert items == list(range(200))
+        assert inbox.is_over
+
+    asyncio.run(scenario())
+
+
+def test_an_inbox_without_items_ends_at_once() -> None:
+    async def scenario() -> None:
+        inbox = Inbox()
+        inbox.finish()
+        assert await inbox.next_items() == []
+        assert await inbox.next_items() == []
 
     asyncio.run(scenario())
 
@@ -314,7 +305,8 @@ def test_definitions_of_several_tools_do_not_mix() -> None:
             "tool_choice": "required",
         }
     )
-    grammar = grammar_for(request)._grammar
+    grammar = grammar_for(request)
+    assert grammar is not None
     rules = dict(line.split(" ::= ", 1) for line in grammar.splitlines())
     assert rules["f0-Item-x"] == "integer"
     assert rules["f1-Item-x"] == "boolean"
