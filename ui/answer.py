@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from racer_local.speculation.stats import Stats
 from racer_local.speculation.tree import Source
 
-__all__ = ["Answer", "Piece", "StepView"]
+__all__ = ["LiveAnswer", "Piece", "StepView"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StepView:
 
 
 @dataclass(slots=True)
-class Answer:
+class LiveAnswer:
     """Filled by the thread that computes; others only look.
 
     Attributes:

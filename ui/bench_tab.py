@@ -140,7 +140,7 @@ class BenchTab:
                 progress.rounds = list(race.rounds)
                 progress.n_skipped = len(race.skipped)
 
-        future = self._service.work(measure)
+        future = self._service.work(turn, measure)
         n_drawn = 0
         try:
             while not future.done():

@@ -10,7 +10,7 @@ import gradio as gr
 
 from racer_local.errors import ConfigError
 
-from .answer import Answer
+from .answer import LiveAnswer
 from .controls import Controls
 from .conversation import Conversation, flatten, read_conversation, to_json, to_markdown
 from .examples import EXAMPLES
@@ -253,7 +253,7 @@ class ChatTab:
 
     def _grow(
         self, messages: list[dict[str, str]], ask: Ask, turn: Turn
-    ) -> Generator[dict[Any, Any], None, Answer]:
+    ) -> Generator[dict[Any, Any], None, LiveAnswer]:
         """Yield what changes while an answer is written; return it complete."""
         name, shown, shown_s = "", "", 0.0
         try:
@@ -287,7 +287,7 @@ class ChatTab:
             self._live.close(name)
         return answer
 
-    def _finished(self, messages: list[dict[str, str]], answer: Answer) -> dict[Any, Any]:
+    def _finished(self, messages: list[dict[str, str]], answer: LiveAnswer) -> dict[Any, Any]:
         text, facts = answer.text, self._service.facts
         if answer.error:
             notice = note(answer.error, "error")
@@ -342,7 +342,7 @@ def _is_open(messages: list[dict[str, str]]) -> bool:
     return bool(messages) and messages[-1]["role"] == "user"
 
 
-def _reading(answer: Answer) -> str:
+def _reading(answer: LiveAnswer) -> str:
     n_done, n_all = answer.prefill
     return f"Reading the prompt: {n_done:,} of {n_all:,} tokens …" if n_all else "Thinking …"
 

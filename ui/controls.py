@@ -10,7 +10,8 @@ import gradio as gr
 from racer_local.config import DraftConfig, DraftMode, GenerationConfig, SamplingConfig
 from racer_local.errors import ConfigError
 
-from .service import Ask, Messages, ModelFacts
+from .facts import PageFacts
+from .service import Ask, Messages
 
 __all__ = ["Controls"]
 
@@ -38,7 +39,7 @@ class Controls:
         inputs: all components, in the order that ``ask`` takes their values.
     """
 
-    def __init__(self, facts: ModelFacts, draft: DraftConfig, *, is_shared: bool = False) -> None:
+    def __init__(self, facts: PageFacts, draft: DraftConfig, *, is_shared: bool = False) -> None:
         """Build the components where the caller's layout stands.
 
         What opens the model anew is left out where others share it.
@@ -184,7 +185,7 @@ class Controls:
             is_fresh=is_fresh,
         )
 
-    def limits_for(self, facts: ModelFacts) -> dict[Any, Any]:
+    def limits_for(self, facts: PageFacts) -> dict[Any, Any]:
         """Return updates that fit the controls to another model."""
         can_draft = facts.max_nodes > 0
         return {

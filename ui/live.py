@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from fastapi.requests import Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
-from .answer import Answer
+from .answer import LiveAnswer
 from .panels import figure_values
 
 __all__ = ["LiveAnswers", "add_live", "mark", "settled"]
@@ -34,10 +34,10 @@ class LiveAnswers:
 
     def __init__(self) -> None:
         """Start with none."""
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, LiveAnswer] = {}
         self._followed: set[str] = set()
 
-    def open(self, answer: Answer) -> str:
+    def open(self, answer: LiveAnswer) -> str:
         """Let an answer be followed; return the name to ask for."""
         name = secrets.token_urlsafe(16)
         self._answers[name] = answer
@@ -52,11 +52,11 @@ class LiveAnswers:
         """Tell whether a page follows it."""
         return name in self._followed
 
-    def find(self, name: str) -> Answer | None:
+    def find(self, name: str) -> LiveAnswer | None:
         """Return the answer of that name, if it is being written."""
         return self._answers.get(name)
 
-    async def lines(self, name: str, answer: Answer) -> AsyncIterator[str]:
+    async def lines(self, name: str, answer: LiveAnswer) -> AsyncIterator[str]:
         """Yield what is new, as lines of JSON, until the answer is complete."""
         n_sent = 0
         self._followed.add(name)

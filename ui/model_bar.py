@@ -13,16 +13,17 @@ import gradio as gr
 from racer_local.models.store import resolve_model
 
 from .controls import Controls
+from .facts import PageFacts
 from .model_list import model_choices
 from .panels import bar, context_meter, note
-from .service import ModelFacts, Service, explain
+from .service import Service, explain
 
 __all__ = ["ModelBar", "header"]
 
 _WAIT_S = 0.25
 
 
-def header(facts: ModelFacts) -> str:
+def header(facts: PageFacts) -> str:
     """Say what this page is and which model answers."""
     kind = facts.kind if facts.is_chat else f"{facts.kind} · base model"
     kind += " · exact" if facts.is_exact else ""
@@ -142,7 +143,7 @@ def _loading(share: float) -> str:
     return f"Loading: {share:.0%}"
 
 
-def _notices(facts: ModelFacts) -> str:
+def _notices(facts: PageFacts) -> str:
     texts = list(facts.notices)
     if not facts.is_chat:
         texts.append("A base model without a chat template: it goes on with your text.")

@@ -9,7 +9,7 @@ from itertools import groupby
 from racer_local.speculation.stats import Stats
 from racer_local.speculation.tree import Source
 
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 
 __all__ = [
     "SOURCE_NAMES",
@@ -162,7 +162,7 @@ def coloured(pieces: Sequence[Piece]) -> str:
     return f'<div class="rl-coloured" dir="auto">{"".join(parts)}</div>'
 
 
-def speed_panel(answer: Answer | None) -> str:
+def speed_panel(answer: LiveAnswer | None) -> str:
     """Show where the speed of an answer comes from; the coloured text once it is complete."""
     if answer is None or answer.stats is None:
         hint = "Ask something: every token of the answer will be marked by who came up with it."

@@ -13,7 +13,7 @@ import gradio as gr
 from racer_local.config import DraftConfig
 from racer_local.errors import ConfigError
 
-from .answer import Answer
+from .answer import LiveAnswer
 from .controls import Controls
 from .examples import CHANGE_CODE
 from .panels import coloured, note
@@ -114,7 +114,7 @@ class RaceTab:
         ):
             if turn.is_cancelled.is_set():
                 break
-            yield {place: lane(name, Answer()), self._verdict: note(f"{name} is answering …")}
+            yield {place: lane(name, LiveAnswer()), self._verdict: note(f"{name} is answering …")}
             self._warm_up(ask, draft, turn)
             for number, answer in enumerate(self._service.answer(replace(ask, draft=draft), turn)):
                 if answer.done.is_set() or number % 2 == 0:
@@ -135,7 +135,7 @@ class RaceTab:
             pass
 
 
-def lane(name: str, answer: Answer | None) -> str:
+def lane(name: str, answer: LiveAnswer | None) -> str:
     """Show one side of the race."""
     stats = answer.stats if answer is not None else None
     seconds = stats.prefill_s + stats.decode_s if stats is not None else 0.0
@@ -157,7 +157,7 @@ def lane(name: str, answer: Answer | None) -> str:
     )
 
 
-def verdict(plain: Answer, drafted: Answer, *, greedy: bool) -> str:
+def verdict(plain: LiveAnswer, drafted: LiveAnswer, *, greedy: bool) -> str:
     """Say who was faster, by how much, and whether both wrote the same."""
     assert plain.stats is not None
     assert drafted.stats is not None

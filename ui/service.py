@@ -1,4 +1,4 @@
-"""Runs answers and loads models, on the one thread that computes. Knows no Gradio."""
+"""Runs answers and loads models, through a session. Knows no Gradio."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from racer_local.bench.contest import BenchModel
 from racer_local.books.store import load_shelf, memory_path
+from racer_local.concurrency.call_queue import CallQueue
 from racer_local.concurrency.closing import Closing
-from racer_local.concurrency.worker import Worker
+from racer_local.concurrency.compute_thread import compute_thread
 from racer_local.config import DraftConfig, GenerationConfig, ModelConfig, SamplingConfig
-from racer_local.decoding.text_model import TextModel
-from racer_local.errors import ConfigError, ModelLoadError, RacerError
+from racer_local.decoding.session import Session
+from racer_local.errors import BusyError, ConfigError, ModelLoadError, RacerError
 from racer_local.gguf.fingerprint import tokenizer_fingerprint
 from racer_local.gguf.header import inspect_gguf
-from racer_local.gguf.info import GgufInfo
 from racer_local.gguf.kinds import require_generative
 from racer_local.speculation.drafter import StepOutcome
 from racer_local.speculation.tree import Source
 
-from .answer import Answer, Piece, StepView
+from .answer import LiveAnswer, Piece, StepView
+from .facts import PageFacts, facts_of
 from .keeping import Unfinished, book_notices
-from .turns import Queue, Turn, Turns
+from .turns import Turn, Turns, join_bounded
 
-__all__ = ["Ask", "ModelFacts", "Service", "explain", "facts_of"]
+__all__ = ["Ask", "Service", "explain"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,31 +65,6 @@ class Ask:
     is_fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
-    """What the page says about the model that is loaded.
-
-    Attributes:
-        name: of the file.
-        kind: architecture, size and storage, in short.
-        n_ctx: tokens the context holds.
-        max_nodes: largest budget; 0 where drafting is impossible.
-        is_chat: whether it has a chat template.
-        is_exact: whether it gives the very tokens of plain decoding.
-        notices: what the user should know.
-        remembers: whether conversations are kept on this machine and drafted from later.
-    """
-
-    name: str
-    kind: str
-    n_ctx: int
-    max_nodes: int
-    is_chat: bool
-    is_exact: bool
-    notices: tuple[str, ...]
-    remembers: bool = False
-
-
 class Service(Closing):
     """One model, one thread that computes, one queue of those who want it.
 
@@ -119,7 +94,7 @@ class Service(Closing):
         Args:
             config: of the model; others are opened with the same settings.
             draft: how to draft where nothing else is asked for.
-            on_progress: is told the loaded share, 0 to 1.
+            on_progress: called with the loaded share, 0 to 1.
             books: phrase books to draft from, of models with the same tokenizer.
             remembers: keep conversations on this machine, and draft from those kept before.
 
@@ -129,18 +104,16 @@ class Service(Closing):
         self._config = config
         self.draft = draft or DraftConfig()
         self._drafting = self.draft
-        self._turns: Queue = Turns(_MAX_WAITING, self._cancel)
-        self._worker = Worker()
+        self._compute = compute_thread()
+        # It outlives the session: another model serves the same queue.
+        self._calls = calls = CallQueue()
+        self._turns = Turns(calls, join_bounded(calls, _MAX_WAITING))
         self._is_closed = False
         self._books = tuple(books)
         self._remembers = remembers
         self._said = Unfinished(lambda tokens: self._model.remember(tokens))
-        try:
-            self._model = self._worker.call(lambda: self._open(config, books, on_progress))
-            self.facts = self._worker.call(self._look)
-        except BaseException:
-            self._worker.close()
-            raise
+        self._model = self._open(config, books, on_progress)
+        self.facts = self._look()
 
     # --- turns ----------------------------------------------------------------------------
 
@@ -156,7 +129,7 @@ class Service(Closing):
         """Stop for good what a session asked for; its conversation is over."""
         self.stop(session)
         if self._remembers and not self._is_closed:
-            self._worker.submit(lambda: self._said.end(session))
+            self._compute.begin(lambda: self._said.end(session))
 
     def stop_all(self) -> None:
         """Stop everything for good; the program is about to end."""
@@ -171,17 +144,14 @@ class Service(Closing):
     def _n_threads(self) -> int:
         return self._model.target.n_threads
 
-    def _cancel(self) -> None:
-        self._model.cancel()
-
     # --- answers --------------------------------------------------------------------------
 
-    def answer(self, ask: Ask, turn: Turn) -> Iterator[Answer]:
+    def answer(self, ask: Ask, turn: Turn) -> Iterator[LiveAnswer]:
         """Answer, and show the state a few times a second; the last one is complete.
 
         Whoever leaves early stops the answer. The turn has to have come.
         """
-        answer = Answer()
+        answer = LiveAnswer()
 
         def end(future: Future[None]) -> None:
             error = future.exception()
@@ -203,9 +173,15 @@ class Service(Closing):
 
     def _submit(self, turn: Turn, function: Callable[[], None]) -> Future[None]:
         """Have a function run on the computing thread; ``turn`` is whose it is."""
-        return self._worker.submit(function)
 
-    def _run(self, ask: Ask, turn: Turn, answer: Answer) -> None:
+        def work() -> None:
+            if not turn.call.is_served:
+                raise BusyError("it was stopped before it began")
+            self._model.within(turn.call, function)
+
+        return self._compute.begin(work)
+
+    def _run(self, ask: Ask, turn: Turn, answer: LiveAnswer) -> None:
         try:
             with self._prepared(ask):
                 self._generate(ask, turn, answer)
@@ -214,7 +190,7 @@ class Service(Closing):
         finally:
             answer.done.set()
 
-    def _generate(self, ask: Ask, turn: Turn, answer: Answer) -> None:
+    def _generate(self, ask: Ask, turn: Turn, answer: LiveAnswer) -> None:
         model = self._model
         outcomes: list[StepOutcome] = []
 
@@ -224,9 +200,6 @@ class Service(Closing):
 
         def on_prefill(n_done: int, n_all: int) -> None:
             answer.prefill = (n_done, n_all)
-            # A stop that came before the engine was running would be lost.
-            if turn.is_cancelled.is_set():
-                model.cancel()
 
         stream = model.stream(
             self._tokens(ask.messages),
@@ -238,12 +211,11 @@ class Service(Closing):
         answer.stats = stream.stats
         with stream:
             for event in stream:
-                token = event.token
-                last = answer.pieces[-1].step if answer.pieces else 0
-                source, step = (token.source, token.step) if token else (Source.TARGET, last)
-                answer.pieces.append(Piece(event.text, source, step))
-                if turn.is_cancelled.is_set():
-                    model.cancel()
+                if event.token is not None:
+                    answer.pieces.append(Piece(event.text, stream.sources[-1], event.step))
+                elif event.text:
+                    last = answer.pieces[-1].step if answer.pieces else 0
+                    answer.pieces.append(Piece(event.text, Source.TARGET, last))
         answer.finish_reason = stream.finish_reason
         if self._remembers and not ask.is_fresh:
             self._said.note(turn.session, stream.prompt, stream.tokens)
@@ -294,21 +266,21 @@ class Service(Closing):
 
     # --- other work on the thread that computes -------------------------------------------
 
-    def work(self, function: Callable[[BenchModel], Any]) -> Any:
-        """Hand the model to ``function`` on the computing thread; returns a future.
+    def work(self, turn: Turn, function: Callable[[BenchModel], None]) -> Future[None]:
+        """Hand the model to ``function`` on the computing thread; the turn has to have come.
 
         The drafter may be changed; it is set anew afterwards.
         """
 
-        def run() -> Any:
+        def run() -> None:
             try:
-                return function(self._model)
+                function(self._model)
             finally:
                 self._model.engine.forget()
                 self._model.engine.use(_PLAIN)
                 self._drafting = _PLAIN
 
-        return self._worker.submit(run)
+        return self._submit(turn, run)
 
     def load(
         self,
@@ -321,7 +293,7 @@ class Service(Closing):
         """Take another model, or open it in another way; if that fails the old one stays.
 
         Args:
-            on_progress: is told the loaded share, 0 to 1.
+            on_progress: called with the loaded share, 0 to 1.
             path: of the model; None is the one before.
             is_exact: give the very tokens of plain decoding; None is as before.
             remembers: keep conversations and draft from those kept before; None is as before.
@@ -338,8 +310,8 @@ class Service(Closing):
         # Most bad files are found out here, while the old model still stands.
         require_generative(inspect_gguf(config.path))
         remembers = self._remembers if remembers is None else remembers
-        self._worker.call(lambda: self._swap(config, remembers, on_progress))
-        self.facts = self._worker.call(self._look)
+        self._swap(config, remembers, on_progress)
+        self.facts = self._look()
 
     def _swap(
         self, config: ModelConfig, remembers: bool, on_progress: Callable[[float], None]
@@ -350,7 +322,7 @@ class Service(Closing):
         self._said.drop_all()
         before = self._remembers
         # Two models may not fit into memory together.
-        self._model.close()
+        self._compute.run(self._model.leave)
         self._remembers = remembers
         try:
             self._model = self._open(config, self._fitting_books(config), on_progress)
@@ -373,13 +345,20 @@ class Service(Closing):
         config: ModelConfig,
         books: Sequence[str],
         on_progress: Callable[[float], None] | None,
-    ) -> TextModel:
-        model = TextModel(config, self.draft, on_progress, books=books, use_memory=self._remembers)
+    ) -> Session:
+        model = Session(
+            config,
+            self.draft,
+            on_progress,
+            books=books,
+            use_memory=self._remembers,
+            calls=self._calls,
+        )
         self._opened_books = tuple(books)
         self._drafting = self.draft
         return model
 
-    def _look(self) -> ModelFacts:
+    def _look(self) -> PageFacts:
         model = self._model
         memory = memory_path(tokenizer_fingerprint(self._config.path)) if self._remembers else None
         return facts_of(
@@ -397,37 +376,8 @@ class Service(Closing):
             return
         self._is_closed = True
         self.stop_all()
-        self._worker.call(self._end)
-        self._worker.close()
-
-    def _end(self) -> None:
-        self._said.end_all()
+        self._compute.run(self._said.end_all)
         self._model.close()
-
-
-def facts_of(
-    header: GgufInfo,
-    *,
-    n_ctx: int,
-    max_nodes: int,
-    is_exact: bool,
-    notices: Sequence[str] = (),
-    remembers: bool = False,
-) -> ModelFacts:
-    """Say what the page shows of a model."""
-    size = header.size_bytes / 1e6
-    parts = [header.arch, header.file_type, f"{size:,.0f} MB" if size < 1000 else ""]
-    parts.append(f"{size / 1000:,.1f} GB" if size >= 1000 else "")
-    return ModelFacts(
-        name=header.path.name,
-        kind=" · ".join(part for part in parts if part),
-        n_ctx=n_ctx,
-        max_nodes=max_nodes,
-        is_chat=header.has_chat_template,
-        is_exact=is_exact,
-        notices=tuple(notices),
-        remembers=remembers,
-    )
 
 
 def explain(error: BaseException) -> str:

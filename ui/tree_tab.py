@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from .answer import Answer, StepView
+from .answer import LiveAnswer, StepView
 from .tree_view import describe_step, draw_step
 
 __all__ = ["TreeTab"]
@@ -65,10 +65,10 @@ class TreeTab:
         back.click(lambda a, b, n: self._show(a, b, n - 1), asked, shown, **quick)
         on.click(lambda a, b, n: self._show(a, b, n + 1), asked, shown, **quick)
 
-    def _open(self, last: Answer | None, only_guesses: bool) -> dict[Any, Any]:
+    def _open(self, last: LiveAnswer | None, only_guesses: bool) -> dict[Any, Any]:
         return self._show(last, only_guesses, 1)
 
-    def _show(self, last: Answer | None, only_guesses: bool, number: float) -> dict[Any, Any]:
+    def _show(self, last: LiveAnswer | None, only_guesses: bool, number: float) -> dict[Any, Any]:
         steps = _steps(last, only_guesses)
         if not steps:
             text = _NO_GUESSES if last is not None and last.steps else _NOTHING
@@ -84,6 +84,6 @@ class TreeTab:
         }
 
 
-def _steps(last: Answer | None, only_guesses: bool) -> list[StepView]:
+def _steps(last: LiveAnswer | None, only_guesses: bool) -> list[StepView]:
     steps = last.steps if last is not None else []
     return [step for step in steps if len(step.texts) > 1] if only_guesses else list(steps)

@@ -1,35 +1,50 @@
-"""Who may use the model now: first come, first served, with a place in the queue to look at."""
+"""Turns of the page's sessions: each is a call in the queue of the model. Layer: pure."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeAlias
 
+from racer_local.concurrency.call_queue import Call, CallQueue
 from racer_local.concurrency.closing import Closing
-from racer_local.errors import BusyError
+from racer_local.errors import BusyError, ClosedError
 
-__all__ = ["Queue", "Turn", "Turns"]
+__all__ = ["Join", "Turn", "Turns", "join_bounded"]
+
+# Joins a queue; see ``CallQueue.submit``.
+Join: TypeAlias = Callable[[Callable[[Call], None]], Call]
 
 
 class Turn(Closing):
-    """A place in the queue; leave it by ``close`` or at the end of a ``with`` block.
+    """One entry of the queue; leave it by ``close`` or at the end of a ``with`` block.
 
     Attributes:
         session: whose it is.
         is_cancelled: set once somebody asked it to stop.
+        call: the entry itself.
     """
 
-    def __init__(self, turns: Queue, session: str) -> None:
+    call: Call
+
+    def __init__(self, turns: Turns, session: str) -> None:
         """Made by ``Turns.take``."""
         self._turns = turns
+        self._has_come = threading.Event()
         self.session = session
         self.is_cancelled = threading.Event()
+
+    def come(self, call: Call) -> None:
+        """Take notice that the turn has come, or never will."""
+        self.call = call
+        if not call.is_served:
+            self.is_cancelled.set()
+        self._has_come.set()
 
     @property
     def n_ahead(self) -> int:
         """How many are served before; 0 once it is this one's turn."""
-        return self._turns.n_ahead(self)
+        return self._turns.calls.n_ahead(self.call)
 
     @property
     def waits_for(self) -> str:
@@ -39,56 +54,34 @@ class Turn(Closing):
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the turn to come, or for it to be cancelled; tell whether either is so."""
-        return self._turns.wait(self, timeout_s)
+        return self._has_come.wait(timeout_s)
 
     def cancel(self) -> None:
         """Ask whoever holds it to stop: at once if it still waits."""
-        self._turns.cancel(self)
+        self.is_cancelled.set()
+        self.call.cancel()
 
     def close(self) -> None:
         """Let the next one in."""
         self._turns.leave(self)
-
-
-class Queue(Protocol):
-    """What hands out turns; see ``Turns`` for the methods."""
-
-    def take(self, session: str) -> Turn:
-        """Join the end of the queue."""
-
-    def stop(self, session: str) -> None:
-        """Cancel what a session asked for."""
-
-    def close(self) -> None:
-        """Cancel everything for good."""
-
-    def n_ahead(self, turn: Turn) -> int:
-        """Count those before a turn."""
-
-    def wait(self, turn: Turn, timeout_s: float) -> bool:
-        """Wait for a turn to come, or to be cancelled."""
-
-    def cancel(self, turn: Turn) -> None:
-        """Ask whoever holds a turn to stop."""
-
-    def leave(self, turn: Turn) -> None:
-        """Let the next one in."""
+        self.call.cancel()
+        self.call.close()
 
 
 class Turns:
-    """The queue. All methods may be called from any thread."""
+    """The turns of all sessions of a page. All methods may be called from any thread."""
 
-    def __init__(self, max_waiting: int, on_cancel: Callable[[], None]) -> None:
-        """Start with an empty queue.
+    def __init__(self, calls: CallQueue, join: Join) -> None:
+        """Begin without any.
 
         Args:
-            max_waiting: how many may wait behind the one that is served.
-            on_cancel: called when the one that is served is asked to stop.
+            calls: the queue.
+            join: joins it, or raises ``BusyError``.
         """
-        self._max_waiting = max_waiting
-        self._on_cancel = on_cancel
-        self._queue: list[Turn] = []
-        self._changed = threading.Condition()
+        self.calls = calls
+        self._join = join
+        self._lock = threading.Lock()
+        self._taken: list[Turn] = []
         self._is_closed = False
 
     def take(self, session: str) -> Turn:
@@ -98,56 +91,47 @@ class Turns:
             BusyError: the queue is full, or closed.
         """
         self.stop(session)
-        with self._changed:
+        turn = Turn(self, session)
+        try:
             if self._is_closed:
-                raise BusyError("the program is being closed")
-            if len(self._queue) > self._max_waiting:
-                raise BusyError(
-                    f"{len(self._queue) - 1} requests are waiting already; try again in a moment"
-                )
-            turn = Turn(self, session)
-            self._queue.append(turn)
-            return turn
+                raise ClosedError("closed")
+            turn.call = self._join(turn.come)
+        except ClosedError:
+            raise BusyError("the program is being closed") from None
+        with self._lock:
+            self._taken.append(turn)
+        return turn
 
     def stop(self, session: str) -> None:
         """Cancel what a session asked for, if anything."""
-        with self._changed:
-            mine = [turn for turn in self._queue if turn.session == session]
+        with self._lock:
+            mine = [turn for turn in self._taken if turn.session == session]
         for turn in mine:
-            self.cancel(turn)
+            turn.cancel()
 
     def close(self) -> None:
         """Cancel everything and let nobody in any more."""
-        with self._changed:
-            self._is_closed = True
-            everybody = list(self._queue)
+        self._is_closed = True
+        with self._lock:
+            everybody = list(self._taken)
         for turn in reversed(everybody):
-            self.cancel(turn)
-
-    def n_ahead(self, turn: Turn) -> int:
-        """Count those before a turn."""
-        with self._changed:
-            return self._queue.index(turn) if turn in self._queue else 0
-
-    def wait(self, turn: Turn, timeout_s: float) -> bool:
-        """See ``Turn.wait``."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: turn.is_cancelled.is_set() or self._queue[0] is turn, timeout_s
-            )
-
-    def cancel(self, turn: Turn) -> None:
-        """See ``Turn.cancel``."""
-        with self._changed:
-            turn.is_cancelled.set()
-            is_served = bool(self._queue) and self._queue[0] is turn
-            self._changed.notify_all()
-        if is_served:
-            self._on_cancel()
+            turn.cancel()
 
     def leave(self, turn: Turn) -> None:
-        """See ``Turn.close``."""
-        with self._changed:
-            if turn in self._queue:
-                self._queue.remove(turn)
-            self._changed.notify_all()
+        """Forget a turn that is over."""
+        with self._lock:
+            if turn in self._taken:
+                self._taken.remove(turn)
+
+
+def join_bounded(calls: CallQueue, max_waiting: int) -> Join:
+    """Return what joins a queue in which only so many may wait."""
+    lock = threading.Lock()
+
+    def join(on_turn: Callable[[Call], None]) -> Call:
+        with lock:
+            if calls.active is not None and len(calls) >= max_waiting:
+                raise BusyError(f"{len(calls)} requests are waiting already; try again in a moment")
+            return calls.submit(on_turn)
+
+    return join

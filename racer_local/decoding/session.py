@@ -21,7 +21,6 @@ from racer_local.backend.chat import Message, render_chat
 from racer_local.backend.model import LlamaModel
 from racer_local.books.book_set import Shelf, drafted_from
 from racer_local.books.store import load_shelf, memory_path, remember, unused_notices
-from racer_local.concurrency.aio import CallHandle
 from racer_local.concurrency.call_queue import Call, CallQueue
 from racer_local.concurrency.closing import Closing
 from racer_local.concurrency.compute_thread import Computer, compute_thread
@@ -130,6 +129,8 @@ class Session(Closing):
     ) -> None:
         self.books = books
         self.compute = compute_thread() if compute is None else compute
+        # The turn in which work on the compute thread streams answers without naming one.
+        self._inside: Call | None = None
         draft = draft or DraftConfig()
         self._notices = unused_notices(books, draft.mode)
         self._opened = self.compute.run(lambda: opener(draft), on_interrupt)
@@ -214,7 +215,8 @@ class Session(Closing):
             errors: what becomes of bytes that are no text.
             ahead: compute the next step while the last one's tokens are being used. Faster, but
                 the cache may hold tokens that did not come yet.
-            call: the turn to answer in, which then goes on; None waits for one of its own.
+            call: the turn to answer in, which then goes on; None waits for one of its own, or
+                takes that of the work that asks (``run``).
 
         Raises:
             ClosedError: the model was closed.
@@ -222,6 +224,8 @@ class Session(Closing):
             ContextFullError: the prompt leaves no room for an answer.
         """
         self.require_open()
+        if call is None and self.compute.is_current:
+            call = self._inside
         limits = limits or GenerationConfig()
         sampler = None
         if isinstance(sampling, ChainConfig):
@@ -280,25 +284,30 @@ class Session(Closing):
 
     # --- other work -----------------------------------------------------------------------
 
-    def run(self, function: Callable[[], _T], *, handle: CallHandle | None = None) -> _T:
+    def run(self, function: Callable[[], _T]) -> _T:
         """Return what ``function`` returns on the compute thread, in a turn of its own.
 
         For whatever uses the engine or the target; not from inside an unfinished answer.
 
         Args:
-            function: its error is raised.
-            handle: cancels what it generates, from any thread and at any time.
+            function: its error is raised. Answers that it streams belong to this turn.
 
         Raises:
             ClosedError: the model was closed.
         """
-        with self.calls.enter(None, None if handle is None else handle.attach) as call:
+        with self.calls.enter() as call:
             self.require_open()
-            call.watch(self.engine.cancel)
-            try:
-                return self.compute.run(function, self.engine.cancel)
-            finally:
-                call.watch(None)
+            return self.compute.run(lambda: self.within(call, function), self.engine.cancel)
+
+    def within(self, call: Call, function: Callable[[], _T]) -> _T:
+        """Return what ``function`` returns; its answers belong to a turn. On the compute thread."""
+        before, self._inside = self._inside, call
+        call.watch(self.engine.cancel)
+        try:
+            return function()
+        finally:
+            self._inside = before
+            call.watch(None)
 
     def serve(
         self,

@@ -16,8 +16,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from racer_local.cli import main
-from racer_local.decoding.session import Session, TextStream
+from racer_local.decoding.answer import Answer
+from racer_local.decoding.session import Session
 from racer_local.speculation.drafter import StepOutcome
+
+
+def record_ends(write: Callable[..., None]) -> None:
+    end = Answer.close
+
+    def close(answer: Answer) -> None:
+        is_first = not answer._is_over
+        end(answer)
+        if is_first:
+            write(ended=str(answer.finish_reason), n_tokens=len(answer.tokens))
+
+    Answer.close = close  # type: ignore[method-assign]
 
 
 def record_into(path: str) -> None:
@@ -34,7 +47,7 @@ def record_into(path: str) -> None:
         on_step: Callable[[StepOutcome], None] | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
         **named: Any,
-    ) -> TextStream:
+    ) -> Answer:
         text = "".join(model.model.token_text(token) for token in prompt)
         write(prompt=text)
 
@@ -53,14 +66,8 @@ def record_into(path: str) -> None:
 
         return real(model, prompt, *arguments, on_step=noted, on_prefill=read, **named)
 
-    end = TextStream.close
-
-    def close(stream: TextStream) -> None:
-        end(stream)
-        write(ended=str(stream.finish_reason), n_tokens=len(stream.tokens))
-
     Session.stream = stream  # type: ignore[assignment,method-assign]
-    TextStream.close = close  # type: ignore[method-assign]
+    record_ends(write)
 
 
 if __name__ == "__main__":

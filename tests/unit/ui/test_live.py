@@ -21,7 +21,7 @@ def piece(text: str) -> answers.Piece:
 
 def test_a_follower_gets_the_whole_text_in_parts_and_then_the_end() -> None:
     async def follow() -> list[str]:
-        growing, answer = live.LiveAnswers(), answers.Answer()
+        growing, answer = live.LiveAnswers(), answers.LiveAnswer()
         name = growing.open(answer)
         assert growing.find(name) is answer
         answer.pieces += [piece("one "), piece("two ")]
@@ -43,7 +43,7 @@ def test_a_follower_gets_the_whole_text_in_parts_and_then_the_end() -> None:
 
 def test_names_cannot_be_guessed_and_what_is_shown_is_counted_as_browsers_count() -> None:
     growing = live.LiveAnswers()
-    names = {growing.open(answers.Answer()) for _ in range(100)}
+    names = {growing.open(answers.LiveAnswer()) for _ in range(100)}
     assert len(names) == 100
     assert min(map(len, names)) >= 20
     assert re.search(r'data-from="4"', live.mark("x", "a🤖b"))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from racer_local.cli.ui_package import ui_module
+from racer_local.concurrency.call_queue import CallQueue
 from racer_local.errors import BusyError, ConfigError
 from racer_local.speculation.stats import Stats
 from racer_local.speculation.tree import Source
@@ -22,19 +23,19 @@ conversations = ui_module("conversation")
 panels = ui_module("panels")
 pictures = ui_module("tree_view")
 turns = ui_module("turns")
-Answer, Piece, StepView = answers.Answer, answers.Piece, answers.StepView
+Answer, Piece, StepView = answers.LiveAnswer, answers.Piece, answers.StepView
 Conversation = conversations.Conversation
 
 HOSTILE = '<script>alert(1)</script> & "quoted" <img src=http://evil.example/?q=1 onerror=x()>'
 
 
 class TestTurns:
-    def make(self) -> tuple[turns.Turns, list[str]]:
-        cancelled: list[str] = []
-        return turns.Turns(2, lambda: cancelled.append("served")), cancelled
+    def make(self) -> turns.Turns:
+        calls = CallQueue()
+        return turns.Turns(calls, turns.join_bounded(calls, 2))
 
     def test_first_come_first_served_with_a_place_to_look_at(self) -> None:
-        queue, _ = self.make()
+        queue = self.make()
         first, second, third = (queue.take(name) for name in "abc")
         assert [turn.n_ahead for turn in (first, second, third)] == [0, 1, 2]
         assert first.wait(0)
@@ -44,15 +45,17 @@ class TestTurns:
         assert third.n_ahead == 1
 
     def test_a_full_queue_says_so(self) -> None:
-        queue, _ = self.make()
+        queue = self.make()
         for name in "abc":
             queue.take(name)
         with pytest.raises(BusyError, match="2 requests are waiting"):
             queue.take("d")
 
     def test_stop_reaches_ones_own_turn_only(self) -> None:
-        queue, cancelled = self.make()
+        queue = self.make()
         first, second = queue.take("a"), queue.take("b")
+        cancelled: list[str] = []
+        first.call.watch(lambda: cancelled.append("served"))
         queue.stop("b")
         assert second.is_cancelled.is_set()
         assert second.wait(0)
@@ -62,14 +65,14 @@ class TestTurns:
         assert cancelled == ["served"]
 
     def test_a_new_question_of_the_same_session_replaces_the_old_one(self) -> None:
-        queue, _ = self.make()
+        queue = self.make()
         old = queue.take("a")
         new = queue.take("a")
         assert old.is_cancelled.is_set()
         assert not new.is_cancelled.is_set()
 
     def test_whoever_waits_wakes_up(self) -> None:
-        queue, _ = self.make()
+        queue = self.make()
         first, second = queue.take("a"), queue.take("b")
         woken = threading.Thread(target=lambda: second.wait(60))
         woken.start()
@@ -78,7 +81,7 @@ class TestTurns:
         assert not woken.is_alive()
 
     def test_a_closed_queue_cancels_everybody_and_takes_nobody(self) -> None:
-        queue, _ = self.make()
+        queue = self.make()
         waiting = [queue.take(name) for name in "ab"]
         queue.close()
         assert all(turn.is_cancelled.is_set() for turn in waiting)
@@ -268,7 +271,7 @@ def test_only_the_tabs_know_gradio_and_only_the_service_knows_models() -> None:
         text = path.read_text(encoding="utf-8")
         is_tab = path.stem.endswith("_tab") or path.stem in ("app", "controls", "model_bar")
         assert is_tab or "import gradio" not in text, path.name
-        assert path.stem in ("service", "shared") or "text_model import" not in text, path.name
+        assert path.stem in ("service", "shared") or "session import" not in text, path.name
         assert "llama_cpp" not in text, path.name
 
 
