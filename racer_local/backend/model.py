@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.backend.native import clear_native_errors, last_native_error
+from racer_local.backend.special_tokens import SpecialToken, SpecialTokens
 from racer_local.backend.token_prefixes import TokenPrefixes
 from racer_local.config import ModelConfig
 from racer_local.errors import ClosedError, ConfigError, ModelLoadError, UnsupportedModelError
@@ -27,6 +29,14 @@ __all__ = ["LlamaModel"]
 
 _ALL_LAYERS = 2**20
 _NO_TOKEN = -1
+_PIECE_BYTES = 64
+# Texts from this length on are cut at special tokens before llama.cpp sees them.
+_LONG_BYTES = 8192
+_SPECIAL = (
+    llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+    | llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
+    | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+)
 
 
 class LlamaModel:
@@ -114,7 +124,7 @@ class LlamaModel:
         eos: int = llama_cpp.llama_vocab_eos(self._vocab)
         self.bos: TokenId | None = None if bos == _NO_TOKEN else bos
         self.eos: TokenId | None = None if eos == _NO_TOKEN else eos
-        self._piece_buffer = ctypes.create_string_buffer(64)
+        self._pieces: dict[tuple[TokenId, bool], bytes] = {}
         self.prefixes = TokenPrefixes()
 
     @property
@@ -169,23 +179,57 @@ class LlamaModel:
             raise ConfigError(
                 f"the text is not valid Unicode: lone surrogate at character {error.start}"
             ) from None
-        room = len(encoded) + 8
-        buffer = (ctypes.c_int32 * room)()
-        n = llama_cpp.llama_tokenize(
-            self._vocab, encoded, len(encoded), buffer, room, add_special, parse_special
-        )
-        if n < 0:
-            room = -n
-            buffer = (ctypes.c_int32 * room)()
-            n = llama_cpp.llama_tokenize(
-                self._vocab, encoded, len(encoded), buffer, room, add_special, parse_special
-            )
-            if n < 0:
-                raise ConfigError(f"the text of {len(encoded)} bytes is too long to tokenize")
-        tokens = list(buffer[:n])
+        parts = [encoded]
+        # What is added at the end would be added to every part. Without control tokens there are
+        # seldom many special ones in a text.
+        if (
+            parse_special
+            and len(encoded) > _LONG_BYTES
+            and not (add_special and llama_cpp.llama_vocab_get_add_eos(self._vocab))
+        ):
+            parts = list(self._special_tokens.parts(encoded))
+        tokens: list[TokenId] = []
+        for i, part in enumerate(parts):
+            is_added = add_special and i == 0
+            found = self._tokenized(part, add_special=is_added, parse_special=parse_special)
+            tokens.extend(found.tolist())
         if add_special and self.adds_bos and tokens[:2] == [self.bos, self.bos]:
             del tokens[0]
         return tokens
+
+    def _tokenized(
+        self, text: bytes, *, add_special: bool, parse_special: bool
+    ) -> NDArray[np.int32]:
+        tokens: NDArray[np.int32] = np.empty(len(text) + 8, np.int32)
+        for _ in range(2):
+            buffer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+            n: int = llama_cpp.llama_tokenize(
+                self._vocab, text, len(text), buffer, len(tokens), add_special, parse_special
+            )
+            if n >= 0:
+                found: NDArray[np.int32] = tokens[:n]
+                return found
+            tokens = np.empty(-n, np.int32)
+        raise ConfigError(f"a text of {len(text)} bytes cannot be tokenized")
+
+    @functools.cached_property
+    def _special_tokens(self) -> SpecialTokens:
+        """Read when a long text comes: it takes as long as a decode step or two."""
+        attributes = llama_cpp.llama_vocab_get_attr
+        found = []
+        for token in range(self.n_vocab):
+            bits = int(attributes(self._vocab, token))
+            if bits & _SPECIAL:
+                text = self._read_piece(token, True)
+                found.append(
+                    SpecialToken(
+                        text,
+                        is_control=not bits & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED,
+                        strips_left=bool(bits & llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
+                        strips_right=bool(bits & llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP),
+                    )
+                )
+        return SpecialTokens(found)
 
     def tokenize_text(self, text: str) -> NDArray[np.int32]:
         """Turn ordinary text into token ids, int32 [n]: nothing is added, nothing is special.
@@ -195,32 +239,37 @@ class LlamaModel:
         """
         self._require_open()
         encoded = text.encode("utf-8", "replace")
-        tokens: NDArray[np.int32] = np.empty(len(encoded) + 8, np.int32)
-        for _ in range(2):
-            buffer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-            n: int = llama_cpp.llama_tokenize(
-                self._vocab, encoded, len(encoded), buffer, len(tokens), False, False
-            )
-            if n >= 0:
-                found: NDArray[np.int32] = tokens[:n].copy()
-                return found
-            tokens = np.empty(-n, np.int32)
-        raise ConfigError(f"a text of {len(encoded)} bytes cannot be tokenized")
+        found = self._tokenized(encoded, add_special=False, parse_special=False)
+        # Not a view of the buffer, which is as long as the text has bytes.
+        return np.array(found)
 
     def piece(self, token: TokenId, *, special: bool = False) -> bytes:
         """Return the bytes of a token; a control token has none unless ``special``."""
+        known = self._pieces.get((token, special))
+        if known is None:
+            known = self._pieces[token, special] = self._read_piece(token, special)
+        return known
+
+    def _read_piece(self, token: TokenId, special: bool) -> bytes:
         self._require_open()
-        buffer = self._piece_buffer
-        n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
-        if n < 0:
-            buffer = self._piece_buffer = ctypes.create_string_buffer(-n)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        # A buffer for each call: native code runs without Python's lock, on any thread.
+        size = _PIECE_BYTES
+        for _ in range(2):
+            buffer = ctypes.create_string_buffer(size)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+            if n >= 0:
+                break
+            size = -n
         return buffer.raw[: max(n, 0)]
+
+    def detokenize(self, tokens: Sequence[TokenId]) -> bytes:
+        """Return the bytes of a text's tokens; control tokens have none."""
+        return b"".join(map(self.piece, tokens))
 
     def pieces(self) -> Iterator[bytes | None]:
         """Yield the bytes of every token, control tokens included; None for one that ends."""
         for token in range(self.n_vocab):
-            yield None if self.is_end(token) else self.piece(token, special=True)
+            yield None if self.is_end(token) else self._read_piece(token, True)
 
     def token_text(self, token: TokenId | None) -> str:
         """Return a token as templates write it, control tokens included."""

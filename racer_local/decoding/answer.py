@@ -119,6 +119,8 @@ class Answer(Closing, Iterator[StreamEvent]):
         self.finish_reason = self.finish_reason or self._stream.finish_reason
         self.close()
         rest = self._stops.flush()
+        if self._stops.is_stopped:
+            self.finish_reason = "stop"
         self.text += rest
         return StreamEvent(None, rest, "target", 0, None, self.stats, self.finish_reason)
 

@@ -86,7 +86,12 @@ class Completion:
     def _prompt_text(self) -> str:
         if isinstance(self.prompt, str):
             return self.prompt
-        pieces = [self.piece(token, self.tokens[:i]) for i, token in enumerate(self.tokens)]
+        # One list that grows: a copy for each token would take time with the square of them.
+        before: list[TokenId] = []
+        pieces = []
+        for token in self.tokens:
+            pieces.append(self.piece(token, before))
+            before.append(token)
         return b"".join(pieces).decode("utf-8", errors="ignore")
 
     def _logprobs(self, answer: Answer) -> Json | None:

@@ -147,7 +147,7 @@ def _prompt_tokens(model: LlamaModel, text: str, suffix: str) -> list[int]:
 
 def detokenize(model: LlamaModel, tokens: Sequence[int]) -> str:
     """Return the text of token ids, which must be in the vocabulary."""
-    return b"".join(model.piece(token) for token in tokens).decode("utf-8", "replace")
+    return model.detokenize(tokens).decode("utf-8", "replace")
 
 
 def require_known(model: LlamaModel, tokens: Sequence[int], param: str) -> None:
