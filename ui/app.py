@@ -13,7 +13,7 @@ from racer_local.web.app import make_app
 from racer_local.web.origins import TrustedNames
 
 from .live import LiveAnswers, add_live
-from .service import Service
+from .service import PageService
 from .tips import TIPS
 
 # Before Gradio is imported: it reads these then.
@@ -42,7 +42,7 @@ _MAX_EVENTS = 64
 _LOOK_EVERY_S = 0.05
 
 
-def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
+def build_page(service: PageService, live: LiveAnswers) -> gr.Blocks:
     """Build the page for a service; ``live`` takes the answers that are being written."""
     with gr.Blocks(title=_TITLE, analytics_enabled=False, fill_width=True) as page:
         head = gr.HTML(header(service.facts), elem_id="rl-header")
@@ -92,14 +92,14 @@ def build_page(service: Service, live: LiveAnswers) -> gr.Blocks:
     return page
 
 
-def make_ui_app(service: Service, names: TrustedNames) -> FastAPI:
+def make_ui_app(service: PageService, names: TrustedNames) -> FastAPI:
     """Make the web app: the page at ``/``, behind the host and origin checks."""
     app = make_app(names, title=_TITLE)
     add_page(app, service, names, "/")
     return app
 
 
-def add_page(app: FastAPI, service: Service, names: TrustedNames, path: str) -> None:
+def add_page(app: FastAPI, service: PageService, names: TrustedNames, path: str) -> None:
     """Put the page into an app whose checks are those of ``make_app``."""
     live = LiveAnswers()
     add_live(app, live, path)

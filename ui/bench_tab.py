@@ -17,7 +17,7 @@ from racer_local.errors import ConfigError
 
 from .bench_view import bench_plot
 from .panels import bar, note
-from .service import Service, explain
+from .service import PageService, explain
 from .turns import Turn
 
 __all__ = ["BenchTab"]
@@ -44,7 +44,7 @@ class _Progress:
 class BenchTab:
     """The components of the tab and what they do."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: PageService) -> None:
         """Build the tab where the caller's layout stands."""
         self._service = service
         gr.HTML(

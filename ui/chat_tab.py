@@ -16,7 +16,7 @@ from .conversation import Conversation, flatten, read_conversation, to_json, to_
 from .examples import EXAMPLES
 from .live import LiveAnswers, mark, settled
 from .panels import context_meter, note, speed_panel
-from .service import Ask, Service, explain
+from .service import Ask, PageService, explain
 from .turns import Turn
 
 __all__ = ["ChatTab"]
@@ -38,7 +38,7 @@ class ChatTab:
         meter: the context meter.
     """
 
-    def __init__(self, service: Service, controls: Controls, live: LiveAnswers) -> None:
+    def __init__(self, service: PageService, controls: Controls, live: LiveAnswers) -> None:
         """Build the tab where the caller's layout stands; ``live`` takes growing answers."""
         self._service = service
         self._controls = controls
@@ -352,7 +352,7 @@ def _index(event: Any) -> int:
     return int(index[0]) if isinstance(index, (list, tuple)) else int(index)
 
 
-def _placeholder(service: Service) -> str:
+def _placeholder(service: PageService) -> str:
     kind = (
         ""
         if service.facts.is_chat

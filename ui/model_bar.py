@@ -16,7 +16,7 @@ from .controls import Controls
 from .facts import PageFacts
 from .model_list import model_choices
 from .panels import bar, context_meter, note
-from .service import Service, explain
+from .service import PageService, explain
 
 __all__ = ["ModelBar", "header"]
 
@@ -38,7 +38,7 @@ def header(facts: PageFacts) -> str:
 class ModelBar:
     """The model picker."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: PageService) -> None:
         """Build the picker where the caller's layout stands."""
         self._service = service
         self.choice = gr.Dropdown(

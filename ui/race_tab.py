@@ -17,7 +17,7 @@ from .answer import LiveAnswer
 from .controls import Controls
 from .examples import CHANGE_CODE
 from .panels import coloured, note
-from .service import Ask, Service, explain
+from .service import Ask, PageService, explain
 from .turns import Turn
 
 __all__ = ["RaceTab", "lane", "verdict"]
@@ -31,7 +31,7 @@ _ENOUGH_TOKENS = 32
 class RaceTab:
     """The components of the tab and what they do."""
 
-    def __init__(self, service: Service, controls: Controls) -> None:
+    def __init__(self, service: PageService, controls: Controls) -> None:
         """Build the tab where the caller's layout stands."""
         self._service = service
         gr.HTML(

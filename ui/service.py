@@ -29,7 +29,7 @@ from .facts import PageFacts, facts_of
 from .keeping import Unfinished, book_notices
 from .turns import Turn, Turns, join_bounded
 
-__all__ = ["Ask", "Service", "explain"]
+__all__ = ["Ask", "PageService", "explain"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Ask:
     is_fresh: bool = False
 
 
-class Service(Closing):
+class PageService(Closing):
     """One model, one thread that computes, one queue of those who want it.
 
     Attributes:

@@ -21,13 +21,13 @@ from racer_local.gguf.header import inspect_gguf
 from racer_local.server.host import ModelHost, QueueFullError
 
 from .facts import facts_of
-from .service import Ask, Service
+from .service import Ask, PageService
 from .turns import Turn, Turns
 
 __all__ = ["SharedService"]
 
 
-class SharedService(Service):
+class SharedService(PageService):
     """Runs a page's answers on the model of a server, in the server's queue.
 
     The model cannot be exchanged from the page, nor opened in another way, and no benchmark runs:

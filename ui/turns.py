@@ -100,6 +100,10 @@ class Turns:
             raise BusyError("the program is being closed") from None
         with self._lock:
             self._taken.append(turn)
+            is_late = self._is_closed
+        if is_late:
+            # Whoever closed meanwhile did not see this one.
+            turn.cancel()
         return turn
 
     def stop(self, session: str) -> None:
@@ -111,8 +115,8 @@ class Turns:
 
     def close(self) -> None:
         """Cancel everything and let nobody in any more."""
-        self._is_closed = True
         with self._lock:
+            self._is_closed = True
             everybody = list(self._taken)
         for turn in reversed(everybody):
             turn.cancel()

@@ -68,7 +68,7 @@ def command(host: str, port: int, browser: bool, **options: Any) -> int:
     with bind(host, port) as listener:
         config = model_config(options, draft)
         with Progress("loading the model", unit="%", scale=100) as progress:
-            service = service_module.Service(
+            service = service_module.PageService(
                 config,
                 draft,
                 lambda s: progress.show(s, 1.0),

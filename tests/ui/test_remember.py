@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def test_conversations_are_kept_once_they_are_over_and_only_if_asked_for(
 ) -> None:
     config = ModelConfig(path=smol_path, n_ctx=512)
     path = memory_path(tokenizer_fingerprint(smol_path))
-    with services.Service(config) as service:
+    with services.PageService(config) as service:
         say(service, "Name a colour.")
         service.leave("tab")
         assert not service.facts.remembers
@@ -49,9 +48,9 @@ def test_conversations_are_kept_once_they_are_over_and_only_if_asked_for(
         # It goes on.
         assert not path.exists()
         say(service, "Something else altogether: who are you?")
-        done = threading.Event()
-        service.work(lambda model: done.set())
-        assert done.wait(300)
+        with service.take_turn("tab") as turn:
+            assert turn.wait(300)
+            service.work(turn, lambda model: None).result(300)
         assert path.exists()
         before = path.read_bytes()
         service.load(lambda share: None, remembers=False)
@@ -60,7 +59,7 @@ def test_conversations_are_kept_once_they_are_over_and_only_if_asked_for(
     # What was said after the first, and before it was switched off, had not ended.
     assert path.read_bytes() == before
     assert forget_memory() == [path]
-    with services.Service(config, remembers=True) as service:
+    with services.PageService(config, remembers=True) as service:
         say(service, "Name a tree.")
     assert path.exists()
 
@@ -75,11 +74,11 @@ def test_books_of_another_tokenizer_are_left_out_for_a_model_chosen_later(
         main(["index", str(tmp_path / "a.md"), "-o", "mine", "--model", str(smol_path)])
     assert not ended.value.code
     config = ModelConfig(path=smol_path, n_ctx=512)
-    with services.Service(config, books=["mine"]) as service:
+    with services.PageService(config, books=["mine"]) as service:
         assert any("phrase books too: mine" in notice for notice in service.facts.notices)
         service.load(lambda share: None, path=gemma_path)
         assert any("of another tokenizer" in notice for notice in service.facts.notices)
         service.load(lambda share: None, path=smol_path)
         assert any("phrase books too: mine" in notice for notice in service.facts.notices)
     with pytest.raises(ConfigError, match="no phrase book"):
-        services.Service(config, books=["missing"])
+        services.PageService(config, books=["missing"])

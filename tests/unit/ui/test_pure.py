@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from racer_local.cli.ui_package import ui_module
-from racer_local.concurrency.call_queue import CallQueue
+from racer_local.concurrency.call_queue import Call, CallQueue
 from racer_local.errors import BusyError, ConfigError
 from racer_local.speculation.stats import Stats
 from racer_local.speculation.tree import Source
@@ -87,6 +88,16 @@ class TestTurns:
         assert all(turn.is_cancelled.is_set() for turn in waiting)
         with pytest.raises(BusyError, match="being closed"):
             queue.take("c")
+
+    def test_whoever_joins_while_the_queue_is_being_closed_is_cancelled_too(self) -> None:
+        calls = CallQueue()
+
+        def join(on_turn: Callable[[Call], None]) -> Call:
+            queue.close()
+            return calls.submit(on_turn)
+
+        queue = turns.Turns(calls, join)
+        assert queue.take("a").is_cancelled.is_set()
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
