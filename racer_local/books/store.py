@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,11 @@ def memory_path(fingerprint: str) -> Path:
     return _folder("memory") / f"{fingerprint[:32]}{_SUFFIX}"
 
 
+def _memory_lock() -> AbstractContextManager[None]:
+    """Return what is held from reading the memory to writing it; beside its folder, not in it."""
+    return file_lock(_folder("memory.lock"))
+
+
 def load_memory(fingerprint: str) -> PhraseBook | None:
     """Return what was remembered; None where nothing was, or nothing that can be used.
 
@@ -148,7 +154,7 @@ def remember(tokens: Sequence[TokenId], fingerprint: str, n_vocab: int) -> Path:
     path = memory_path(fingerprint)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(path.with_suffix(".lock")):
+        with _memory_lock():
             before = load_memory(fingerprint)
             sources = [] if before is None else _conversations(before, n_vocab)
             now = time.time_ns()
@@ -177,12 +183,16 @@ def forget_memory() -> list[Path]:
         ConfigError: one cannot be removed.
     """
     folder = _folder("memory")
+    if not folder.is_dir():
+        return []
     gone = []
     try:
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            path.unlink()
-            if path.suffix == _SUFFIX:
-                gone.append(path)
+        # Whoever is remembering meanwhile holds the old text, and would write it again.
+        with _memory_lock():
+            for path in sorted(folder.iterdir()):
+                path.unlink()
+                if path.suffix == _SUFFIX:
+                    gone.append(path)
     except OSError as error:
         raise ConfigError(f"cannot remove {error.filename}: {error.strerror}") from error
     return gone

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import platformdirs
 
 from racer_local.errors import ConfigError
+from racer_local.storage.locks import file_lock
 
 __all__ = ["forget", "pulled_files", "record", "remove_files"]
 
@@ -30,21 +31,24 @@ def pulled_files() -> set[str]:
 
 def record(paths: Sequence[Path]) -> None:
     """Note files as ours; a failure only means that they are never removed from here."""
-    _write(pulled_files() | {str(path) for path in paths})
+    _change(lambda names: names | {str(path) for path in paths})
 
 
 def forget(paths: Sequence[Path]) -> None:
     """Take files off the note."""
-    _write(pulled_files() - {str(path) for path in paths})
+    _change(lambda names: names - {str(path) for path in paths})
 
 
-def _write(names: set[str]) -> None:
+def _change(change: Callable[[set[str]], set[str]]) -> None:
+    """Read, change and write the note while nobody else does."""
     path = _path()
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps({"files": sorted(names)}, indent=1), encoding="utf-8")
-        os.replace(draft, path)
+        with file_lock(path.with_suffix(".lock")):
+            names = sorted(change(pulled_files()))
+            draft.write_text(json.dumps({"files": names}, indent=1), encoding="utf-8")
+            os.replace(draft, path)
 
 
 def remove_files(paths: Sequence[Path]) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from racer_local.books import store
 from racer_local.books.phrase_book import PhraseBook
 from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.books.store import (
@@ -109,3 +112,35 @@ def test_a_memory_that_cannot_be_written_is_told(isolated_home: Path) -> None:
     folder.write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot write the chat memory"):
         remember([1, 2, 3, 4], "tok", 100)
+
+
+def test_what_is_forgotten_while_something_is_remembered_stays_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remember([1, 2, 3, 4], "tok", 100)
+    has_read, may_write = threading.Event(), threading.Event()
+    lock, load = store.file_lock, store.load_memory
+
+    def load_and_wait(mark: str) -> PhraseBook | None:
+        found = load(mark)
+        has_read.set()
+        may_write.wait()
+        return found
+
+    def lock_of_another(path: Path) -> AbstractContextManager[None]:
+        if has_read.is_set():
+            may_write.set()
+        return lock(path)
+
+    monkeypatch.setattr(store, "load_memory", load_and_wait)
+    monkeypatch.setattr(store, "file_lock", lock_of_another)
+    remembering = threading.Thread(target=lambda: remember([5, 6, 7, 8], "tok", 100))
+    remembering.start()
+    has_read.wait()
+    # Whoever forgets without waiting for the other must not leave it waiting for ever.
+    rescue = threading.Timer(5, may_write.set)
+    rescue.start()
+    assert forget_memory() == [memory_path("tok")]
+    remembering.join()
+    rescue.cancel()
+    assert load("tok") is None
