@@ -51,6 +51,7 @@ def test_the_wheel_answers_in_another_folder(
     site = {"PYTHONPATH": str(unpacked)}
     where = run("-c", "import racer_local; print(racer_local.__file__)", cwd=tmp_path, **site)
     assert unpacked in Path(where.strip()).parents
+    assert not list(unpacked.rglob("research"))
     generate = ("-m", "racer_local", "generate", "--raw", "--temp", "0", "-n", "16", "ab")
     told = run(*generate, "--model", tiny_path("cycle"), cwd=tmp_path, **site)
     assert told.strip() == "cdefghabcdefghab"
