@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from racer_local.decoding.session import Session
     from racer_local.drop_in.draft_model import RacerDraftModel
     from racer_local.drop_in.llama import RacerLlama
 
@@ -18,12 +19,13 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
 
-__all__ = ["RacerDraftModel", "RacerLlama", "__version__"]
+__all__ = ["RacerDraftModel", "RacerLlama", "Session", "__version__"]
 
 # Loaded when they are asked for: they load llama.cpp.
 _LAZY = {
     "RacerDraftModel": "racer_local.drop_in.draft_model",
     "RacerLlama": "racer_local.drop_in.llama",
+    "Session": "racer_local.decoding.session",
 }
 
 
