@@ -13,18 +13,16 @@ from typing import TypeAlias, TypedDict
 
 import numpy as np
 
+from racer_local.bench.reliability import Reliability, ReliabilityBin
 from racer_local.bench.trace import Record, Trace
-from racer_local.config import DraftConfig
 from racer_local.drafting.auto.drafter import AutoDrafter
-from racer_local.drafting.auto.estimate import Estimator
-from racer_local.drafting.auto.reliability import Reliability, ReliabilityBin
 from racer_local.errors import ConfigError, TraceError
 from racer_local.measuring.cost import CostCurve, read_cost_curve
 from racer_local.speculation.acceptance import verify
 from racer_local.speculation.drafter import Drafter, Rows, StepOutcome
-from racer_local.speculation.tree import ROOT, DraftTree, NodeId, Source, TokenId
+from racer_local.speculation.tree import DraftTree, NodeId, TokenId
 
-__all__ = ["CostCurve", "Result", "Summary", "oracle", "read_cost_curve", "replay"]
+__all__ = ["CostCurve", "Result", "Summary", "prime", "read_cost_curve", "replay", "replay_step"]
 
 
 class Summary(TypedDict):
@@ -110,47 +108,6 @@ def replay(
     return result
 
 
-def oracle(
-    trace: Trace, cost: Callable[[int], float], budget: int = 64, *, best_only: bool = False
-) -> dict[str, float]:
-    """Find the speedup of perfect foresight over the candidates of ``auto``.
-
-    Of the coming tokens it drafts the chain that gives most tokens per time, as far as they are
-    candidates. No estimate and no plan can do better with the same candidates.
-
-    Args:
-        trace: the recorded text.
-        cost: relative time of a decode step of n tokens, the root counted.
-        budget: most draft nodes per step.
-        best_only: follow only the candidate that was estimated highest at each place.
-
-    Returns:
-        The simulated speedup per category, and one named ``all``.
-    """
-    estimator = Estimator()
-    tallies: dict[str, _Tally] = {}
-    for record in trace:
-        drafter = AutoDrafter(DraftConfig(mode="auto", budget=budget), None, None, estimator)
-        tokens: list[TokenId] = record.tokens.tolist()
-        _prime(record, tokens, drafter)
-        position = record.n_prompt
-        while position < len(tokens) - 1:
-            most = min(budget, len(tokens) - 2 - position)
-            coming = tokens[position + 1 : position + 1 + most]
-            n_chain = drafter.reach(coming, best_only=best_only)
-            n_best = max(range(n_chain + 1), key=lambda n: (1 + n) / cost(1 + n))
-            tree, node = DraftTree(tokens[position]), ROOT
-            for token in coming[:n_best]:
-                node = tree.add(node, token, Source.RETRIEVAL)
-            n_emitted = _step(record, tokens, drafter, tree, position)
-            position += n_emitted
-            for name in (record.category, "all"):
-                tally = tallies.setdefault(name, _Tally())
-                tally.tokens += n_emitted
-                tally.cost += cost(len(tree))
-    return {name: tally.tokens / tally.cost for name, tally in sorted(tallies.items())}
-
-
 def _replay_record(
     record: Record,
     drafter: Drafter,
@@ -159,30 +116,33 @@ def _replay_record(
     tallies: Sequence[_Tally],
 ) -> None:
     tokens: list[TokenId] = record.tokens.tolist()
-    _prime(record, tokens, drafter)
+    prime(record, tokens, drafter)
     # Position of the root: first that of the answer's first token, which the prompt's last row
     # decided. The last token of the record is emitted but never decoded.
     position = record.n_prompt
     while position < len(tokens) - 1:
         n_left = len(tokens) - 1 - position
         tree = drafter.draft(min(budget, n_left - 1))
-        n_emitted = _step(record, tokens, drafter, tree, position)
+        path = replay_step(record, tokens, drafter, tree, position)
+        n_emitted = len(path)
+        for tally in tallies if isinstance(drafter, AutoDrafter) else ():
+            for depth, node in enumerate(path):
+                tally.reliability.count(tree, node, tokens[position + depth + 1])
         position += n_emitted
         for tally in tallies:
             tally.tokens += n_emitted
             tally.steps += 1
             tally.nodes += len(tree)
             tally.cost += cost(len(tree)) if cost is not None else 0.0
-    made = getattr(drafter, "reliability", None)
-    for tally in tallies:
-        if isinstance(made, Reliability):
-            tally.reliability.merge(made)
 
 
-def _step(
+def replay_step(
     record: Record, tokens: list[TokenId], drafter: Drafter, tree: DraftTree, position: int
-) -> int:
-    """Walk one tree, teach the drafter, and count the emitted tokens."""
+) -> list[NodeId]:
+    """Walk one tree and teach the drafter; return the accepted path.
+
+    It has as many nodes as tokens are emitted: the root was emitted before, the next token is now.
+    """
 
     def sample(node: NodeId) -> TokenId:
         return tokens[position + tree.depths[node] + 1]
@@ -190,11 +150,11 @@ def _step(
     path, next_token = verify(tree, sample)
     rows = _rows(record, drafter, position, path)
     drafter.accept(StepOutcome(tree, path, next_token, rows))
-    # The accepted nodes without the root, and the next token.
-    return len(path)
+    return path
 
 
-def _prime(record: Record, tokens: list[TokenId], drafter: Drafter) -> None:
+def prime(record: Record, tokens: list[TokenId], drafter: Drafter) -> None:
+    """Teach a drafter the prompt of a record, and the first token of its answer."""
     prompt = tokens[: record.n_prompt]
     drafter.begin()
     drafter.feed(prompt)

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from racer_local.books.book_set import BookPlace, Shelf
 from racer_local.books.phrase_book import DEPTH
 from racer_local.config import DraftConfig
-from racer_local.drafting.auto.candidates import Candidates, PlaceRows, describe
+from racer_local.drafting.auto.candidates import PlaceRows, describe
 from racer_local.drafting.auto.estimate import N_HITS, Estimator
 from racer_local.drafting.auto.guard import Guard
 from racer_local.drafting.auto.occurrences import OccurrenceIndex, Occurrences
-from racer_local.drafting.auto.phrase_cells import add_guesses
+from racer_local.drafting.auto.place import Place
 from racer_local.drafting.auto.planner import StepTimes, plan
-from racer_local.drafting.auto.reliability import Reliability
 from racer_local.drafting.auto.row_memory import RowMemory
 from racer_local.drafting.auto.row_store import MIN_PROB, RowPlaces, RowStore, row_places
 from racer_local.drafting.racer.copy_logit import last_places
@@ -58,34 +57,6 @@ _DOUBTFUL_HITS, _DOUBT_STRIDE = 0.2, 4
 _CHEAP_TOKENS, _CHEAP_RATIO = 8, 2.0
 
 
-class _Place:
-    """One place of a draft: its candidates, their estimates, and the places below it."""
-
-    __slots__ = ("below", "book", "candidates", "credit", "estimates", "found", "probs", "token")
-
-    def __init__(
-        self,
-        token: TokenId,
-        found: Occurrences,
-        candidates: Candidates,
-        estimator: Estimator,
-        book: BookPlace | None,
-        book_hits: float,
-    ) -> None:
-        self.token = token
-        self.found = found
-        self.book = book
-        # Tokens that are proposed because a phrase book says them.
-        self.credit: frozenset[TokenId] = frozenset()
-        if book is not None and book.guesses:
-            own = max((length for _, length in found), default=0)
-            candidates, self.credit = add_guesses(candidates, book.guesses, own, book_hits)
-        self.candidates = candidates
-        self.estimates = estimator.estimate(candidates.cells)
-        self.probs = estimator.calibrate(candidates.cells, self.estimates)
-        self.below: dict[TokenId, _Place] = {}
-
-
 class AutoDrafter:
     """Drafts what pays.
 
@@ -94,29 +65,6 @@ class AutoDrafter:
         estimator: acceptance estimates; kept when a new text begins.
         guard: realised gain.
     """
-
-    __slots__ = (
-        "_answer_start",
-        "_book_hits",
-        "_books",
-        "_breadth",
-        "_hits",
-        "_index",
-        "_is_cheap",
-        "_last_places",
-        "_last_row",
-        "_memory",
-        "_n_context",
-        "_root",
-        "_rows",
-        "_step_time",
-        "_steps",
-        "_steps_key",
-        "cost",
-        "estimator",
-        "guard",
-        "reliability",
-    )
 
     def __init__(
         self,
@@ -143,7 +91,6 @@ class AutoDrafter:
         self.cost = cost
         self.estimator = estimator or Estimator()
         self.guard = Guard()
-        self.reliability = Reliability()
         self._memory = memory
         self._books = books if books is not None and books.books else None
         self._index = OccurrenceIndex()
@@ -164,7 +111,7 @@ class AutoDrafter:
         """Forget the text; what was learned about estimates and costs stays."""
         self._index.clear()
         self._rows.clear()
-        self._root: _Place | None = None
+        self._root: Place | None = None
         self._answer_start = 0
         # Tokens in the KV cache; not the text learned from, which may hold other texts too.
         self._n_context = 0
@@ -268,7 +215,7 @@ class AutoDrafter:
         is_idle = self.guard.is_asleep or self.cost.wants_plain
         if budget <= 0 or is_idle or self._leaves_out_root():
             return DraftTree(text[-1])
-        places: list[_Place] = []
+        places: list[Place] = []
 
         def expand(tree: DraftTree, node: NodeId) -> list[tuple[float, TokenId, Source]]:
             # Nodes are expanded in the order in which they were added, but not all of them.
@@ -307,26 +254,7 @@ class AutoDrafter:
             self._steps_key = key
         return self._steps
 
-    def reach(self, coming: Sequence[TokenId], *, best_only: bool = False) -> int:
-        """Count how many of the coming tokens could be drafted in one chain.
-
-        For measuring what perfect foresight would give, never for drafting.
-
-        Args:
-            coming: what the target will say.
-            best_only: count only first guesses; otherwise any candidate.
-        """
-        place = self._root_place()
-        for n, token in enumerate(coming):
-            tokens, probs = place.candidates.tokens, place.probs
-            if token not in tokens:
-                return n
-            if best_only and probs[tokens.index(token)] < max(probs):
-                return n
-            place = self._below(place, token)
-        return len(coming)
-
-    def _root_place(self) -> _Place:
+    def _root_place(self) -> Place:
         if self._root is None:
             text = self._index.text
             self._last_places = {}
@@ -343,7 +271,7 @@ class AutoDrafter:
             return None
         return self._books.at(self._index.text[-DEPTH:])
 
-    def _below(self, place: _Place, token: TokenId) -> _Place:
+    def _below(self, place: Place, token: TokenId) -> Place:
         below = place.below.get(token)
         if below is None:
             found = self._index.advance(place.found, place.token, token)
@@ -353,7 +281,7 @@ class AutoDrafter:
 
     def _place(
         self, found: Occurrences, before: TokenId, token: TokenId, book: BookPlace | None
-    ) -> _Place:
+    ) -> Place:
         two, one = self._rows.two(before, token), self._rows.one(token)
         remembered: RowPlaces | None = None
         asks_memory = self._memory is not None and two is None
@@ -373,7 +301,7 @@ class AutoDrafter:
         hit_bin = min(N_HITS - 1, int(self._hits * N_HITS))
         start = self._answer_start - self._index.start
         candidates = describe(self._index, found, rows, hit_bin, start)
-        return _Place(token, found, candidates, self.estimator, book, self._book_hits)
+        return Place(token, found, candidates, self.estimator, book, self._book_hits)
 
     # ---------------------------------------------------------------- learning
 
@@ -433,7 +361,6 @@ class AutoDrafter:
             found, estimates = place.candidates, place.estimates
             taken = found.tokens.index(token) if token in found.tokens else -1
             if node is not None:
-                self.reliability.count(tree, node, token)
                 for child in tree.children(node):
                     drafted = tree.tokens[child]
                     if drafted in found.tokens:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from racer_local.bench.replay import Result, oracle, replay
+from racer_local.bench.replay import Result, replay
 from racer_local.bench.trace import Trace, read_trace, write_trace
 from racer_local.cli import main as cli
 from racer_local.config import DraftConfig
@@ -22,6 +22,7 @@ from racer_local.drafting.make import make_drafter
 from racer_local.errors import TraceError
 from racer_local.measuring.cost import CostModel, read_cost_curve
 from racer_local.research.fit_priors import examples, fit, fit_records, main, memory_of
+from racer_local.research.oracle import oracle
 
 DATA = Path(__file__).parents[3] / "data"
 FLOORS = {"smollm2_q4_0": 1.34, "llama_1b_q4_k_m": 1.27, "smollm2_q4_1": 1.22, "gpu_flat": 2.60}

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from racer_local.bench.reliability import Reliability
 from racer_local.drafting.auto.estimate import N_CELLS, N_ROW, Estimator
 from racer_local.drafting.auto.prior_weights import PRIOR_CENTI_WEIGHTS
-from racer_local.drafting.auto.reliability import Reliability
 from racer_local.drafting.auto.row_store import row_places
 from racer_local.speculation.tree import ROOT, DraftTree, Source
 
