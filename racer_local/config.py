@@ -221,7 +221,7 @@ class ModelConfig:
         kv_type: element type of the KV cache, by its ggml name. None takes q8_0 on a processor
             (faster there than f16, above all in long contexts, and what exactness needs) and f16
             on a GPU, or where the model's shape does not allow q8_0.
-        exact: give the very tokens of plain decoding with the same settings. Takes a q8_0 cache
+        exact: be token-identical to plain decoding with the same settings. Takes a q8_0 cache
             and only trees whose rows were found bit-identical to single ones on this machine.
         prefix_bytes: memory for saved texts, so that a side question does not evict a chat; 0 is
             off.

@@ -33,7 +33,7 @@ class Controls:
 
     Attributes:
         system: the system prompt.
-        exact: whether the very tokens of plain decoding are given; opens the model anew.
+        exact: whether answers are token-identical to plain decoding; opens the model anew.
         remember: whether conversations are kept and drafted from later; opens the model anew.
         budget: most guesses in a step.
         inputs: all components, in the order that ``ask`` takes their values.

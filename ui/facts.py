@@ -20,7 +20,7 @@ class PageFacts:
         n_ctx: tokens the context holds.
         max_nodes: largest budget; 0 where drafting is impossible.
         is_chat: whether it has a chat template.
-        is_exact: whether it gives the very tokens of plain decoding.
+        is_exact: whether it is token-identical to plain decoding.
         notices: what the user should know.
         remembers: whether conversations are kept on this machine and drafted from later.
     """

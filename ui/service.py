@@ -295,7 +295,7 @@ class PageService(Closing):
         Args:
             on_progress: called with the loaded share, 0 to 1.
             path: of the model; None is the one before.
-            is_exact: give the very tokens of plain decoding; None is as before.
+            is_exact: be token-identical to plain decoding; None is as before.
             remembers: keep conversations and draft from those kept before; None is as before.
 
         Raises:

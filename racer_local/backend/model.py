@@ -60,7 +60,7 @@ class LlamaModel:
 
         Args:
             config: path and GPU layers are used.
-            on_progress: is told the loaded share, 0 to 1; an exception from it ends the load.
+            on_progress: called with the loaded share, 0 to 1; an exception from it ends the load.
             vocab_only: load no weights; such a model can tokenize and nothing else.
 
         Raises:

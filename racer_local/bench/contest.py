@@ -16,7 +16,7 @@ __all__ = [
     "BASE",
     "EXACT",
     "EXACT_BASE",
-    "Answer",
+    "BenchAnswer",
     "BenchModel",
     "Contestant",
     "ModeContestant",
@@ -40,7 +40,7 @@ class PeerError(RacerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class BenchAnswer:
     """One greedy answer and what it took.
 
     The first token is the prompt's work; decoding is all that comes after it.
@@ -71,7 +71,7 @@ class Contestant(Protocol):
     def name(self) -> str:
         """What it is called in the report."""
 
-    def answer(self, prompt: Sequence[TokenId], max_tokens: int) -> Answer:
+    def answer(self, prompt: Sequence[TokenId], max_tokens: int) -> BenchAnswer:
         """Answer from an empty cache, greedily.
 
         Raises:
@@ -80,7 +80,7 @@ class Contestant(Protocol):
 
 
 class _Stream(Protocol):
-    """The running answer of a session: see ``Answer``."""
+    """The running answer of a session: see ``decoding.Answer``."""
 
     tokens: list[TokenId]
     text: str
@@ -127,7 +127,7 @@ class ModeContestant:
         """The mode, with its budget where one was given."""
         return self._name
 
-    def answer(self, prompt: Sequence[TokenId], max_tokens: int) -> Answer:
+    def answer(self, prompt: Sequence[TokenId], max_tokens: int) -> BenchAnswer:
         """Answer with nothing in the cache and a drafter that knows nothing of this text.
 
         What ``auto`` found out about its own guesses goes on from prompt to prompt, as it does in
@@ -143,7 +143,7 @@ class ModeContestant:
         finally:
             stream.close()
         stats = stream.stats
-        return Answer(
+        return BenchAnswer(
             tokens=list(stream.tokens),
             text=stream.text,
             n_decoded=stats.n_decoded,

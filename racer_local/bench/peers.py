@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from racer_local.bench.child import Child, python_command
-from racer_local.bench.contest import Answer, Contestant, PeerError
+from racer_local.bench.contest import BenchAnswer, Contestant, PeerError
 from racer_local.speculation.tree import TokenId
 
 __all__ = [
@@ -71,7 +71,7 @@ class PythonPeer:
         """What it is called in the report."""
         return self._name
 
-    def answer(self, prompt: Sequence[TokenId], max_tokens: int) -> Answer:
+    def answer(self, prompt: Sequence[TokenId], max_tokens: int) -> BenchAnswer:
         """Answer from an empty cache, greedily.
 
         Raises:
@@ -83,7 +83,7 @@ class PythonPeer:
             self._child.requests.flush()
         except OSError:
             raise self._child.failure("it takes no requests") from None
-        return Answer(**_reply(self._child))
+        return BenchAnswer(**_reply(self._child))
 
 
 def _reply(child: Child) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class LlamaServer:
                     return
             time.sleep(_POLL_S)
 
-    def answer(self, prompt: Sequence[TokenId], max_tokens: int) -> Answer:
+    def answer(self, prompt: Sequence[TokenId], max_tokens: int) -> BenchAnswer:
         """Answer from an empty cache, greedily.
 
         Raises:
@@ -195,7 +195,7 @@ def server_command(program: str, settings: PeerSettings, spec_type: str, port: i
     return [*command, "--spec-type", spec_type]
 
 
-def parse_completion(reply: dict[str, Any]) -> Answer:
+def parse_completion(reply: dict[str, Any]) -> BenchAnswer:
     """Read llama-server's reply: its own clock, from the first token to the last.
 
     Raises:
@@ -208,7 +208,7 @@ def parse_completion(reply: dict[str, Any]) -> Answer:
         # The token that ended the answer was generated, but is none of its tokens.
         if reply.get("stop_type") == "eos" and len(tokens) > n_decoded:
             del tokens[n_decoded:]
-        return Answer(
+        return BenchAnswer(
             tokens=tokens,
             n_decoded=n_decoded,
             n_steps=max(n_decoded - n_accepted, 0),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias, TypedDict
 
-from racer_local.bench.contest import BASE, EXACT, EXACT_BASE, Answer, base_of
+from racer_local.bench.contest import BASE, EXACT, EXACT_BASE, BenchAnswer, base_of
 from racer_local.bench.runner import Round
 from racer_local.bench.suites import CATEGORIES
 
@@ -80,12 +80,12 @@ def summarize(rounds: Sequence[Round], names: Sequence[str]) -> Modes:
     return modes
 
 
-def _speed(answers: Sequence[Answer]) -> float:
+def _speed(answers: Sequence[BenchAnswer]) -> float:
     seconds = sum(answer.decode_s for answer in answers)
     return sum(answer.n_decoded for answer in answers) / seconds if seconds > 0 else 0.0
 
 
-def _total_speed(answers: Sequence[Answer]) -> float:
+def _total_speed(answers: Sequence[BenchAnswer]) -> float:
     seconds = sum(answer.prefill_s + answer.decode_s for answer in answers)
     return sum(answer.n_decoded + 1 for answer in answers) / seconds if seconds > 0 else 0.0
 

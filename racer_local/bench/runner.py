@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from racer_local.bench.contest import BASE, Answer, BenchModel, Contestant, PeerError
+from racer_local.bench.contest import BASE, BenchAnswer, BenchModel, Contestant, PeerError
 from racer_local.bench.suites import Prompt
 from racer_local.speculation.tree import TokenId
 
@@ -36,7 +36,7 @@ class Round:
     prompt: Prompt
     turn: int
     n_prompt: int
-    answers: dict[str, Answer]
+    answers: dict[str, BenchAnswer]
 
 
 def write_prompt(
@@ -121,7 +121,7 @@ class Race:
 
         Args:
             prompts: what to ask.
-            on_answer: is told (answers done, answers in all), failed ones counted as done.
+            on_answer: called with (answers done, answers in all), failed ones counted as done.
         """
         n_all = len(self._contestants) * sum(len(prompt.turns) for prompt in prompts)
         tell = on_answer or (lambda done, total: None)
@@ -139,7 +139,7 @@ class Race:
                 logger.info("a prompt of %d tokens does not fit the context", len(tokens))
                 self.skipped.append(prompt)
                 return
-            answers: dict[str, Answer] = {}
+            answers: dict[str, BenchAnswer] = {}
             n_before = len(self.rounds) * len(self._contestants)
             for number, contestant in enumerate(self._order(), start=1):
                 answer = self._ask(contestant, tokens, self._max_tokens)
@@ -157,7 +157,7 @@ class Race:
 
     def _ask(
         self, contestant: Contestant, tokens: Sequence[TokenId], max_tokens: int
-    ) -> Answer | None:
+    ) -> BenchAnswer | None:
         if contestant.name in self.dropped:
             return None
         try:

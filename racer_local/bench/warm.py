@@ -40,7 +40,7 @@ def fill_row_memory(
         n_ctx: tokens the context holds; prompts that do not fit are left out.
         max_tokens: most tokens of an answer.
         seconds: how long to go on.
-        on_progress: is told (seconds gone, seconds in all).
+        on_progress: called with (seconds gone, seconds in all).
         clock: seconds from any start.
 
     Returns:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from racer_local.books.phrase_book import DEPTH, BookMatch, PhraseBook
 from racer_local.speculation.tree import TokenId
 
-__all__ = ["BookGuess", "BookPlace", "Shelf", "drafted_from"]
+__all__ = ["BookGuess", "BookPlace", "BookSet", "drafted_from"]
 
 # Candidates per place, the best ones: a large book knows some continuation of almost anything.
 _MAX_GUESSES = 4
@@ -66,7 +66,7 @@ class BookPlace:
         return best[1] if best else None
 
 
-class Shelf:
+class BookSet:
     """The books in use.
 
     Attributes:
@@ -105,7 +105,7 @@ def _guesses(found: Sequence[Sequence[BookMatch]]) -> list[BookGuess]:
 
 
 def drafted_from(
-    shelf: Shelf, text: Sequence[TokenId], places: Iterable[int]
+    shelf: BookSet, text: Sequence[TokenId], places: Iterable[int]
 ) -> list[tuple[str, int]]:
     """Find the files that drafted tokens came from, those with most tokens first.
 

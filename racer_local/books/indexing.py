@@ -68,7 +68,7 @@ def index_files(
         n_vocab: tokens of its vocabulary.
         before: the book to bring up to date, of the same tokenizer.
         max_bytes: size budget.
-        on_progress: is told (bytes done, bytes in all); may raise to stop.
+        on_progress: called with (bytes done, bytes in all); may raise to stop.
 
     Raises:
         ConfigError: the budget is out of range.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
-from racer_local.books.book_set import Shelf
+from racer_local.books.book_set import BookSet
 from racer_local.books.phrase_book import PhraseBook
 from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.errors import ConfigError
@@ -77,7 +77,7 @@ def save_book(book: PhraseBook, path: Path) -> None:
     book.save(path)
 
 
-def load_shelf(names: Iterable[str], fingerprint: str, *, with_memory: bool = False) -> Shelf:
+def load_shelf(names: Iterable[str], fingerprint: str, *, with_memory: bool = False) -> BookSet:
     """Load books for a model; one that is named twice is loaded once.
 
     Args:
@@ -100,10 +100,10 @@ def load_shelf(names: Iterable[str], fingerprint: str, *, with_memory: bool = Fa
         memory = load_memory(fingerprint)
         if memory is not None:
             books.append(memory)
-    return Shelf(books)
+    return BookSet(books)
 
 
-def unused_notices(shelf: Shelf, mode: str) -> list[str]:
+def unused_notices(shelf: BookSet, mode: str) -> list[str]:
     """Say it where a draft mode does not look into the books that were given."""
     if not shelf.books or mode == "auto":
         return []

@@ -88,7 +88,7 @@ class ChatModel(Closing):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the very tokens of plain decoding come out."""
+        """Whether answers are token-identical to plain decoding."""
         return bool(self._options.get("exact"))
 
     def set_exact(self, is_exact: bool) -> None:

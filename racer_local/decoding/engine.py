@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.books.book_set import Shelf
+from racer_local.books.book_set import BookSet
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.decoding.conversation import Conversations
 from racer_local.decoding.decode_loop import Decoding, FinishReason, Request, TokenEvent
@@ -63,7 +63,7 @@ class Engine:
         cost: CostModel | None = None,
         row_memory: RowMemory | None = None,
         exact_rows: int = 0,
-        books: Shelf | None = None,
+        books: BookSet | None = None,
     ) -> None:
         """Take over a target; it is not closed by the engine.
 
@@ -105,8 +105,8 @@ class Engine:
         """Draft differently from the next generation on; what was learned is dropped.
 
         Args:
-            draft: settings, or a drafter of one's own.
-            budget: most draft nodes in one step, for a drafter of one's own.
+            draft: settings, or a drafter of the caller's.
+            budget: most draft nodes in one step, for a drafter of the caller's.
 
         On an exact target a larger budget is cut to what stays exact.
 
@@ -287,7 +287,7 @@ def _make(
     cost: CostModel | None,
     row_memory: RowMemory | None,
     estimator: Estimator,
-    books: Shelf | None,
+    books: BookSet | None,
 ) -> GuardedDrafter:
     drafter = make_drafter(config, cost, row_memory, estimator, books)
     return GuardedDrafter(drafter, config.mode, n_nodes, config.memory)

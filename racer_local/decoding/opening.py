@@ -13,7 +13,7 @@ from racer_local.backend.adopted import AdoptedTarget
 from racer_local.backend.model import LlamaModel
 from racer_local.backend.native import runtime_version
 from racer_local.backend.target import LlamaTarget
-from racer_local.books.book_set import Shelf
+from racer_local.books.book_set import BookSet
 from racer_local.concurrency.closing import Closing
 from racer_local.config import DraftConfig, ModelConfig
 from racer_local.decoding.engine import Engine
@@ -35,7 +35,7 @@ class OpenModel(Closing):
     """
 
     def __init__(
-        self, target: LlamaTarget, config: ModelConfig, draft: DraftConfig, books: Shelf
+        self, target: LlamaTarget, config: ModelConfig, draft: DraftConfig, books: BookSet
     ) -> None:
         """Put an engine on a target; step costs and exact rows are measured if not known.
 
@@ -67,7 +67,7 @@ class OpenModel(Closing):
 
 
 def open_model(
-    config: ModelConfig, draft: DraftConfig, books: Shelf, on_progress: Callable[[float], None]
+    config: ModelConfig, draft: DraftConfig, books: BookSet, on_progress: Callable[[float], None]
 ) -> OpenModel:
     """Load a model and open a context.
 
@@ -97,7 +97,7 @@ def adopt_model(
     ctx: object,
     config: ModelConfig,
     draft: DraftConfig,
-    books: Shelf,
+    books: BookSet,
     *,
     keeps_all_rows: bool,
 ) -> OpenModel:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from racer_local.backend.chain import ChainConfig, ChainSampler
 from racer_local.backend.chat import Message, render_chat
 from racer_local.backend.model import LlamaModel
-from racer_local.books.book_set import Shelf, drafted_from
+from racer_local.books.book_set import BookSet, drafted_from
 from racer_local.books.store import load_shelf, memory_path, remember, unused_notices
 from racer_local.concurrency.call_queue import Call, CallQueue
 from racer_local.concurrency.closing import Closing
@@ -103,7 +103,7 @@ class Session(Closing):
         ctx: object,
         config: ModelConfig,
         draft: DraftConfig,
-        books: Shelf,
+        books: BookSet,
         *,
         keeps_all_rows: bool,
     ) -> Session:
@@ -122,7 +122,7 @@ class Session(Closing):
     def _start(
         self,
         draft: DraftConfig | None,
-        books: Shelf,
+        books: BookSet,
         compute: Computer | None,
         opener: Callable[[DraftConfig], OpenModel],
         on_interrupt: Callable[[], None] | None,

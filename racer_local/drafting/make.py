@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from racer_local.books.book_set import Shelf
+from racer_local.books.book_set import BookSet
 from racer_local.config import DraftConfig
 from racer_local.drafting.auto.drafter import AutoDrafter
 from racer_local.drafting.auto.estimate import Estimator
@@ -22,7 +22,7 @@ def make_drafter(
     cost: CostModel | None = None,
     row_memory: RowMemory | None = None,
     estimator: Estimator | None = None,
-    books: Shelf | None = None,
+    books: BookSet | None = None,
 ) -> Drafter:
     """Make the drafter that the settings ask for, with an empty text.
 

@@ -55,7 +55,7 @@ class RacerLlama(CompletingLlama):
     Attributes:
         wait_timeout_s: how long a call waits for its turn before ``BusyError``; None waits.
         overflow: what to do with a chat that is too long: ``error``, or ``drop_oldest``.
-        on_prefill: is told (tokens read, tokens to read) while a prompt is read; called on the
+        on_prefill: called with (tokens read, tokens to read) while a prompt is read; called on the
             compute thread.
         last_stats: counters of the call that began last.
         last_dropped: messages that ``drop_oldest`` left out of the last chat.
@@ -83,7 +83,7 @@ class RacerLlama(CompletingLlama):
             model_path: the GGUF file.
             draft: how to draft; ``off`` is plain decoding.
             budget: most draft nodes in one step.
-            exact: give the very tokens of plain decoding with the same settings; takes a q8_0
+            exact: be token-identical to plain decoding with the same settings; takes a q8_0
                 KV cache.
             kv_type: elements of the KV cache: ``f16``, as upstream's; ``q8_0``, which is faster
                 on a processor and half as large; ``f32``. Short for upstream's ``type_k`` and
@@ -187,7 +187,7 @@ class RacerLlama(CompletingLlama):
         Args:
             prompt: text, token ids, or the messages of a chat.
             timeout_s: how long to wait for a turn; None takes ``wait_timeout_s``.
-            on_prefill: is told (tokens read, tokens to read); called on the compute thread.
+            on_prefill: called with (tokens read, tokens to read); called on the compute thread.
             handle: cancels this call, from any thread and at any time.
             ahead: compute the next step while the last one's tokens are being used. Faster, but
                 while events come the cache may hold tokens that did not come yet.

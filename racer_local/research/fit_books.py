@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from racer_local.bench.trace import Record, read_trace
-from racer_local.books.book_set import Shelf
+from racer_local.books.book_set import BookSet
 from racer_local.books.phrase_book import PhraseBook
 from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.drafting.auto.estimate import N_CELLS, Estimator
@@ -27,7 +27,7 @@ __all__ = ["fit_books", "main", "memory_book"]
 _DISADVANTAGE = -2.0
 
 
-def fit_books(pairs: Sequence[tuple[Sequence[Record], Shelf]]) -> list[float]:
+def fit_books(pairs: Sequence[tuple[Sequence[Record], BookSet]]) -> list[float]:
     """Fit the weights of book cells to records, each drafted with its books."""
     start = Estimator().weights
     blank = [*start[:N_CELLS], *(0.0 for _ in start[N_CELLS:])]
@@ -58,10 +58,10 @@ def main(arguments: Sequence[str]) -> None:
         trace, _, book = argument.partition("=")
         records: Sequence[Record] = list(read_trace(trace))
         if book:
-            shelf = Shelf([PhraseBook.load(book)])
+            shelf = BookSet([PhraseBook.load(book)])
         else:
             records = records[::3]
-            shelf = Shelf([memory_book(records)])
+            shelf = BookSet([memory_book(records)])
         pairs.append((records, shelf))
     write_weights(
         fit_books(pairs),

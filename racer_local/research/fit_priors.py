@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 
 from racer_local.bench.trace import Record, read_trace
-from racer_local.books.book_set import Shelf
+from racer_local.books.book_set import BookSet
 from racer_local.config import DraftConfig
 from racer_local.drafting.auto.drafter import AutoDrafter
 from racer_local.drafting.auto.estimate import MEMORY, N_CELLS, Cells, Estimator
@@ -90,7 +90,7 @@ def examples(
     record: Record,
     memory: RowMemory | None,
     weights: Sequence[float],
-    books: Shelf | None = None,
+    books: BookSet | None = None,
 ) -> list[Example]:
     """Collect the examples of one record; ``weights`` say which first guesses were right."""
     estimator = Estimator(weights[:N_CELLS], rate=0.0)

@@ -151,7 +151,7 @@ def run(open_model: OpenModel, plan: Plan, tell: Tell | None = None) -> Findings
     Args:
         open_model: opens it with ``exact`` or without.
         plan: how much to do.
-        tell: is told (work done, work in all).
+        tell: called with (work done, work in all).
     """
     work = _Work(plan, tell or (lambda done, total: None))
     with open_model(False) as model:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from racer_local.books.book_set import Shelf
+from racer_local.books.book_set import BookSet
 from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.config import DraftConfig
 from racer_local.drafting.auto.drafter import AutoDrafter
@@ -42,13 +42,13 @@ def rows_of(texts: list[list[int]], index: list[int], width: int, seed: int) -> 
     return Rows(np.array(index, np.int32), ids.reshape(len(index), width), probs)
 
 
-def shelf_of(seed: int) -> Shelf:
+def shelf_of(seed: int) -> BookSet:
     """A book of what this target would say."""
     text = [0]
     while len(text) < 200:
         text.append(row_after(text, seed)[0])
     tokens = np.array(text, np.int32)
-    return Shelf([build_book([SourceText("text", 900, 1, tokens)], "any", N_VOCAB)])
+    return BookSet([build_book([SourceText("text", 900, 1, tokens)], "any", N_VOCAB)])
 
 
 def snapshot(tree: DraftTree) -> tuple[list[int], list[int], list[float]]:
@@ -124,7 +124,7 @@ def test_a_book_that_has_nothing_to_say_changes_nothing(
 ) -> None:
     foreign = np.arange(N_VOCAB, N_VOCAB + 60, dtype=np.int32)
     silent = build_book([SourceText("text", 900, 1, foreign)], "any", 100)
-    shelf = Shelf([] if is_empty else [silent])
+    shelf = BookSet([] if is_empty else [silent])
     # One curve each: it learns from the steps.
     drafters = [
         make_drafter(

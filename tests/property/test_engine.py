@@ -9,7 +9,7 @@ from fakes import ScriptedTarget, TreeDrafter, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from racer_local.books.book_set import Shelf
+from racer_local.books.book_set import BookSet
 from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.config import DraftConfig, GenerationConfig, SamplingConfig
 from racer_local.decoding.engine import Engine
@@ -78,7 +78,7 @@ def test_books_leave_the_output_as_it_is(
     if has_answer:
         texts = [*texts, [*prompt, *tokens]]
     sources = [SourceText("text", 99, 1, np.array(text, np.int32)) for text in texts]
-    shelf = Shelf([build_book(sources, "any", 8)])
+    shelf = BookSet([build_book(sources, "any", 8)])
     engine = Engine(ScriptedTarget(n_vocab=8), DraftConfig(mode="auto"), books=shelf)
     drafted = engine.generate(prompt, sampling, limits)
     assert [event.token for event in drafted] == tokens

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from racer_local.books.book_set import BookPlace, Shelf
+from racer_local.books.book_set import BookPlace, BookSet
 from racer_local.books.phrase_book import DEPTH
 from racer_local.config import DraftConfig
 from racer_local.drafting.auto.candidates import PlaceRows, describe
@@ -72,7 +72,7 @@ class AutoDrafter:
         cost: CostModel | None = None,
         memory: RowMemory | None = None,
         estimator: Estimator | None = None,
-        books: Shelf | None = None,
+        books: BookSet | None = None,
     ) -> None:
         """Start without a text.
 

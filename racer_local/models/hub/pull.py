@@ -76,8 +76,8 @@ def pull(
 
     Args:
         wanted: repository and quantization.
-        progress: is told the bytes there and the bytes in all.
-        notify: is told when the hub asks to wait.
+        progress: called with the bytes there and the bytes in all.
+        notify: called when the hub asks to wait.
 
     Raises:
         ModelLoadError: no network, no such model, not allowed, no room, or wrong contents.

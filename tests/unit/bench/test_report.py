@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from racer_local.bench.contest import Answer
+from racer_local.bench.contest import BenchAnswer
 from racer_local.bench.plot import plot, require_matplotlib
 from racer_local.bench.report import summarize, table
 from racer_local.bench.runner import Round
@@ -18,8 +18,8 @@ from racer_local.hardware.machine import describe_machine
 
 def answer(
     n_decoded: int, decode_s: float, *, steps: int | None = None, drafted: int = 0, last: int = 7
-) -> Answer:
-    return Answer(
+) -> BenchAnswer:
+    return BenchAnswer(
         tokens=[*range(n_decoded), last],
         n_decoded=n_decoded,
         n_steps=n_decoded if steps is None else steps,
@@ -29,7 +29,7 @@ def answer(
     )
 
 
-def round_of(category: str, **answers: Answer) -> Round:
+def round_of(category: str, **answers: BenchAnswer) -> Round:
     prompt = Prompt("spec_bench", category, 1, ("?",))
     return Round(prompt=prompt, turn=0, n_prompt=10, answers=answers)
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fakes import ScriptedTarget
 
 from racer_local.bench.contest import (
-    Answer,
+    BenchAnswer,
     ModeContestant,
     PeerError,
     base_of,
@@ -91,11 +91,11 @@ class FakeContestant:
         self._act = act
         self.prompts: list[list[int]] = []
 
-    def answer(self, prompt: Sequence[int], max_tokens: int) -> Answer:
+    def answer(self, prompt: Sequence[int], max_tokens: int) -> BenchAnswer:
         self._calls.append(self.name)
         self.prompts.append(list(prompt))
         self._act()
-        return Answer(
+        return BenchAnswer(
             tokens=[1, 2],
             text=f"said by {self.name}",
             n_decoded=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from racer_local.books.book_set import BookGuess, Shelf, drafted_from
+from racer_local.books.book_set import BookGuess, BookSet, drafted_from
 from racer_local.books.phrase_book import DEPTH, PhraseBook
 from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.config import DraftConfig
@@ -27,7 +27,7 @@ def book_of(**texts: list[int]) -> PhraseBook:
 
 
 def auto(*books: PhraseBook) -> AutoDrafter:
-    made = make_drafter(DraftConfig(mode="auto"), FLAT, books=Shelf(books))
+    made = make_drafter(DraftConfig(mode="auto"), FLAT, books=BookSet(books))
     assert isinstance(made, AutoDrafter)
     return made
 
@@ -41,16 +41,16 @@ def principal(tree: DraftTree) -> list[int]:
 
 
 def test_guesses_are_weighed_by_length_and_number_and_the_best_are_kept() -> None:
-    shelf = Shelf([book_of(a=[1, 2, 3, 4, 50], b=[9, 2, 3, 4, 60], c=[8, 2, 3, 4, 60])])
+    shelf = BookSet([book_of(a=[1, 2, 3, 4, 50], b=[9, 2, 3, 4, 60], c=[8, 2, 3, 4, 60])])
     guesses = shelf.at([1, 2, 3, 4]).guesses
     assert guesses == [BookGuess(50, 4, 81 / (81 + 27 + 27), 1), BookGuess(60, 3, 54 / 135, 2)]
-    many = Shelf([book_of(**{f"f{i}": [1, 2, 3, 50 + i] for i in range(9)})])
+    many = BookSet([book_of(**{f"f{i}": [1, 2, 3, 50 + i] for i in range(9)})])
     assert len(many.at([1, 2, 3]).guesses) == 4
-    assert Shelf([]).at([1, 2, 3]).guesses == []
+    assert BookSet([]).at([1, 2, 3]).guesses == []
 
 
 def test_places_below_follow_the_matches_of_the_root_and_no_others() -> None:
-    shelf = Shelf([book_of(a=STORY, b=[*STORY[20:30], 7, 8, 9])])
+    shelf = BookSet([book_of(a=STORY, b=[*STORY[20:30], 7, 8, 9])])
     place = shelf.at(STORY[:DEPTH])
     for token in STORY[DEPTH:40]:
         assert token in [guess.token for guess in place.guesses]
@@ -65,7 +65,7 @@ def test_places_below_follow_the_matches_of_the_root_and_no_others() -> None:
 
 
 def test_books_count_together_and_the_report_names_the_files() -> None:
-    shelf = Shelf([book_of(a=[1, 2, 3, 4, 5]), book_of(b=[0, 1, 2, 3, 4, 5, 6])])
+    shelf = BookSet([book_of(a=[1, 2, 3, 4, 5]), book_of(b=[0, 1, 2, 3, 4, 5, 6])])
     assert shelf.at([0, 1, 2, 3]).guesses == [BookGuess(4, 4, 1.0, 2)]
     text = [0, 1, 2, 3, 4, 5, 6, 7]
     assert drafted_from(shelf, text, [4, 5, 6]) == [("b", 3)]
