@@ -134,7 +134,8 @@ class CompletingLlama(LowLevelLlama):
         tokens = self._prompt_tokens(prompt, suffix or "")
         if tokens[:2] == [self.token_bos()] * 2:
             warnings.warn(
-                "the prompt begins with the begin-of-sequence token, which is put before it anyway",
+                # The beginning is upstream's: programs filter by it.
+                "Detected duplicate leading BOS token in prompt: one is put there anyway",
                 RuntimeWarning,
                 stacklevel=4,
             )
