@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
 from racer_local.books.book_set import BookSet
 from racer_local.books.phrase_book import PhraseBook
 from racer_local.books.phrase_build import SourceText, build_book
 from racer_local.errors import ConfigError
 from racer_local.speculation.tree import TokenId
+from racer_local.storage.files import data_folder
 from racer_local.storage.locks import file_lock
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "load_shelf",
     "memory_path",
     "remember",
-    "save_book",
     "unused_notices",
 ]
 
@@ -45,7 +44,7 @@ _MAX_CONVERSATION = 100_000
 
 
 def _folder(kind: str) -> Path:
-    return platformdirs.user_data_path("racer-local", appauthor=False) / kind
+    return data_folder() / kind
 
 
 def book_path(name: str) -> Path:
@@ -62,19 +61,6 @@ def book_path(name: str) -> Path:
             "give the path of an .npz file"
         )
     return _folder("books") / f"{name}{_SUFFIX}"
-
-
-def save_book(book: PhraseBook, path: Path) -> None:
-    """Write a book, and its folder where that is missing.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the folder {path.parent}: {error.strerror}") from error
-    book.save(path)
 
 
 def load_shelf(names: Iterable[str], fingerprint: str, *, with_memory: bool = False) -> BookSet:
@@ -161,7 +147,7 @@ def remember(tokens: Sequence[TokenId], fingerprint: str, n_vocab: int) -> Path:
             name = time.strftime("conversation of %Y-%m-%d %H:%M:%S", time.localtime(now / 1e9))
             kept = np.array(tokens[-_MAX_CONVERSATION:], np.int32)
             sources.append(SourceText(name, 4 * len(kept), now, kept))
-            save_book(build_book(sources, fingerprint, n_vocab, _MEMORY_BYTES), path)
+            build_book(sources, fingerprint, n_vocab, _MEMORY_BYTES).save(path)
     except OSError as error:
         raise ConfigError(f"cannot write the chat memory {path}: {error.strerror}") from error
     return path

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from racer_local.chat.conversation import Conversation, Turn
 from racer_local.errors import ConfigError
+from racer_local.storage.files import data_folder, write_text
 from racer_local.wording import quoted
 
 __all__ = ["SavedChat", "chat_path", "load_chat", "save_chat"]
@@ -51,7 +49,7 @@ def chat_path(name: str) -> Path:
         return Path(os.path.expanduser(name))
     if len(name) > _NAME_CHARS or name.startswith("."):
         raise ConfigError(f"{quoted(name)} cannot be the name of a chat; give a shorter, plain one")
-    folder = platformdirs.user_data_path("racer-local", appauthor=False) / "chats"
+    folder = data_folder() / "chats"
     return folder / (name if name.endswith(".json") else f"{name}.json")
 
 
@@ -77,19 +75,11 @@ def save_chat(path: Path, conversation: Conversation, model: str) -> None:
         "system": conversation.system,
         "turns": [{"user": turn.user, "assistant": turn.answer} for turn in conversation.turns],
     }
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file, ensure_ascii=False, indent=1)
-        os.replace(draft, path)
+        write_text(path, json.dumps(document, ensure_ascii=False, indent=1))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"the chat cannot be written to {quoted(str(path))}: {reason}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
 
 
 def load_chat(path: Path) -> SavedChat:

@@ -59,7 +59,7 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
     """
     from racer_local.backend.model import LlamaModel
     from racer_local.books.indexing import index_files
-    from racer_local.books.store import book_path, save_book
+    from racer_local.books.store import book_path
     from racer_local.books.text_files import find_files
     from racer_local.config import ModelConfig
     from racer_local.gguf.fingerprint import tokenizer_fingerprint
@@ -94,7 +94,7 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
         model.close()
     if not book.files:
         raise ConfigError(_nothing(report))
-    save_book(book, path)
+    book.save(path)
     _tell(book, report, path, time.monotonic() - started)
     return 0
 

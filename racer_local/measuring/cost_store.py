@@ -6,21 +6,18 @@ missing, stale or damaged one is measured again, and every run goes on learning.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 import platform
 import time
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from racer_local.config import MAX_LEAVES, KvType, ModelConfig
 from racer_local.errors import ConfigError
 from racer_local.measuring.cost import CostModel
+from racer_local.storage.files import cache_folder, write_text
 
 __all__ = ["CostStore"]
 
@@ -61,8 +58,7 @@ class CostStore:
             str(config.exact),
         )
         name = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
-        folder = platformdirs.user_cache_path("racer-local", appauthor=False) / "costs"
-        self._path: Path = folder / f"{name}.json"
+        self._path: Path = cache_folder() / "costs" / f"{name}.json"
 
     def load(self) -> CostModel | None:
         """Return the saved costs if they are there and fresh."""
@@ -101,12 +97,7 @@ class CostStore:
         self._write(self._path, cost.to_dict())
 
     def _write(self, path: Path, content: dict[str, Any]) -> None:
-        draft = path.with_suffix(f".{os.getpid()}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(content), encoding="utf-8")
-            os.replace(draft, path)
+            write_text(path, json.dumps(content))
         except OSError as error:
             logger.debug("%s was not saved: %s", path.name, error)
-            with contextlib.suppress(OSError):
-                draft.unlink()

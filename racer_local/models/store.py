@@ -21,11 +21,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import platformdirs
-
 from racer_local.errors import ModelLoadError, RacerError
 from racer_local.models.catalog import ModelEntry, checkout_folder, load_catalog
 from racer_local.models.fetch import Progress, fetch_model
+from racer_local.storage.files import cache_folder, write_text
 from racer_local.storage.locks import file_lock
 from racer_local.wording import quoted
 
@@ -44,7 +43,7 @@ def models_folder() -> Path:
     checkout = checkout_folder()
     if checkout is not None and os.access(checkout / "models", os.W_OK):
         return checkout / "models"
-    return platformdirs.user_cache_path("racer-local", appauthor=False) / "models"
+    return cache_folder() / "models"
 
 
 def default_model_path(progress: Progress | None = None) -> Path:
@@ -173,11 +172,7 @@ def _is_verified(path: Path, entry: ModelEntry) -> bool:
 def _remember(path: Path, entry: ModelEntry) -> None:
     # Only saves time: without the note the checksum is computed again.
     with contextlib.suppress(OSError):
-        note = _note_path(path)
-        note.parent.mkdir(exist_ok=True)
-        draft = note.with_name(f"{note.name}.{os.getpid()}")
-        draft.write_text(json.dumps(_stamp(path, entry)), encoding="utf-8")
-        os.replace(draft, note)
+        write_text(_note_path(path), json.dumps(_stamp(path, entry)))
 
 
 def _sha256(path: Path) -> str:

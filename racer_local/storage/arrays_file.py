@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from racer_local.errors import ConfigError
+from racer_local.storage.files import new_file
 
 __all__ = ["read_arrays", "write_arrays"]
 
@@ -37,7 +37,7 @@ def write_arrays(
     """Write arrays; the file appears as a whole or not at all, and is its owner's only.
 
     Args:
-        path: the file; its folder must exist.
+        path: the file.
         what: what the file is called in messages.
         arrays: by name.
         compress: smaller, but slower to read.
@@ -46,22 +46,12 @@ def write_arrays(
         ConfigError: it cannot be written.
     """
     target = Path(path)
-    temporary: str | None = None
+    save = np.savez_compressed if compress else np.savez
     try:
-        # Created with mode 0600, in the same folder so that it can be moved in one stroke.
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            save = np.savez_compressed if compress else np.savez
+        with new_file(target) as file:
             save(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        temporary = None
     except OSError as error:
         raise ConfigError(f"cannot write the {what} {target}: {error}") from error
-    finally:
-        if temporary is not None:
-            os.unlink(temporary)
 
 
 def read_arrays(

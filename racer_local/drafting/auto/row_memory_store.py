@@ -9,11 +9,9 @@ import logging
 import os
 from pathlib import Path
 
-import platformdirs
-
 from racer_local.drafting.auto.row_memory import RowMemory
-from racer_local.errors import ConfigError
 from racer_local.gguf.fingerprint import fingerprint
+from racer_local.storage.files import cache_folder
 
 __all__ = ["load_row_memory", "row_memory_path", "save_row_memory"]
 
@@ -21,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def _folder() -> Path:
-    return platformdirs.user_cache_path("racer-local", appauthor=False) / "row-memory"
+    return cache_folder() / "row-memory"
 
 
 def row_memory_path(mark: str) -> Path:
@@ -36,10 +34,6 @@ def save_row_memory(memory: RowMemory) -> Path:
         ConfigError: the file or its folder cannot be written.
     """
     path = row_memory_path(memory.fingerprint)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the folder {path.parent}: {error.strerror}") from error
     memory.save(path)
     return path
 

@@ -8,16 +8,15 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import platformdirs
-
 from racer_local.errors import ConfigError
+from racer_local.storage.files import data_folder, write_text
 from racer_local.storage.locks import file_lock
 
 __all__ = ["forget", "pulled_files", "record", "remove_files"]
 
 
 def _path() -> Path:
-    return platformdirs.user_data_path("racer-local", appauthor=False) / "pulled.json"
+    return data_folder() / "pulled.json"
 
 
 def pulled_files() -> set[str]:
@@ -42,13 +41,11 @@ def forget(paths: Sequence[Path]) -> None:
 def _change(change: Callable[[set[str]], set[str]]) -> None:
     """Read, change and write the note while nobody else does."""
     path = _path()
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(path.with_suffix(".lock")):
             names = sorted(change(pulled_files()))
-            draft.write_text(json.dumps({"files": names}, indent=1), encoding="utf-8")
-            os.replace(draft, path)
+            write_text(path, json.dumps({"files": names}, indent=1))
 
 
 def remove_files(paths: Sequence[Path]) -> int:

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import platformdirs
-
 from racer_local.errors import ModelLoadError
 from racer_local.models.fetch import Progress
 from racer_local.models.hub.choose import HubFile, Wanted, choose_files
 from racer_local.models.hub.ledger import record
 from racer_local.models.stores.places import find_places
+from racer_local.storage.files import cache_folder
 from racer_local.storage.locks import file_lock
 from racer_local.wording import quoted
 
@@ -169,7 +168,7 @@ class _Hub:
     def _fetch_blob(self, file: HubFile) -> None:
         partial = self.partial_path(file)
         blob = partial.with_name(file.sha256)
-        locks = platformdirs.user_cache_path("racer-local", appauthor=False) / "locks"
+        locks = cache_folder() / "locks"
         try:
             partial.parent.mkdir(parents=True, exist_ok=True)
             locks.mkdir(parents=True, exist_ok=True)

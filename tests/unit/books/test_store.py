@@ -21,7 +21,6 @@ from racer_local.books.store import (
     load_shelf,
     memory_path,
     remember,
-    save_book,
 )
 from racer_local.errors import ConfigError
 
@@ -41,8 +40,8 @@ def test_a_name_is_a_file_in_the_data_folder_and_a_path_is_itself(isolated_home:
 
 
 def test_books_are_loaded_once_each_and_only_for_their_tokenizer(tmp_path: Path) -> None:
-    save_book(book(), book_path("one"))
-    save_book(book(), tmp_path / "new" / "two.npz")
+    book().save(book_path("one"))
+    book().save(tmp_path / "new" / "two.npz")
     shelf = load_shelf(["one", "one", str(tmp_path / "new" / "two.npz")], "tok")
     assert len(shelf.books) == 2
     assert shelf.size_bytes() > 0
@@ -52,8 +51,8 @@ def test_books_are_loaded_once_each_and_only_for_their_tokenizer(tmp_path: Path)
     with pytest.raises(ConfigError, match="racer-local index PATH -o NAME"):
         load_shelf(["none"], "tok")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ConfigError, match="cannot make the folder"):
-        save_book(book(), tmp_path / "file" / "x.npz")
+    with pytest.raises(ConfigError, match="cannot write the phrase book"):
+        book().save(tmp_path / "file" / "x.npz")
 
 
 def test_conversations_are_remembered_until_forgotten() -> None:
@@ -69,7 +68,7 @@ def test_conversations_are_remembered_until_forgotten() -> None:
     assert len(load_shelf([], "tok", with_memory=True).books) == 1
     if os.name == "posix":
         assert path.stat().st_mode & 0o777 == 0o600
-    save_book(book(), book_path("kept"))
+    book().save(book_path("kept"))
     assert forget_memory() == [path]
     assert list(path.parent.iterdir()) == []
     assert load_memory("tok") is None

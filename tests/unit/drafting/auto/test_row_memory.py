@@ -89,12 +89,13 @@ def test_rows_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot write"):
-        filled([1]).save(tmp_path / "no" / "rows.npz")
+        filled([1]).save(tmp_path / "file" / "rows.npz")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match="cannot write"):
         filled([1]).save(tmp_path / "folder")
-    assert os.listdir(tmp_path) == ["folder"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
 GOOD: dict[str, Any] = {
