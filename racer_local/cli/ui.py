@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from typing import Any
 
@@ -23,9 +22,6 @@ from racer_local.web.origins import TrustedNames, is_loopback
 __all__ = ["command"]
 
 _PORT = 7860
-# The page's threads must hand Python back to the one that decodes at once: it asks for it some
-# twenty times in a step, and each time would wait for Python's usual 5 ms while a page is drawn.
-_SWITCH_INTERVAL_S = 0.0002
 
 
 @click.command("ui")
@@ -64,7 +60,6 @@ def command(host: str, port: int, browser: bool, **options: Any) -> int:
             f"the chat page needs more packages ({error.name} is missing); get them with: "
             "pip install 'racer-local[ui]', or in a checkout: make ui"
         ) from error
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with bind(host, port) as listener:
         config = model_config(options, draft)
         with Progress("loading the model", unit="%", scale=100) as progress:

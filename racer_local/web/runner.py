@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Generator
 
@@ -22,6 +23,11 @@ __all__ = ["bind", "serve", "url_of"]
 
 # Open streams end by themselves when their answers are cancelled; what does not, is cut.
 _GRACE_S = 1
+# Event loop and pages have to hand Python back to the thread that decodes at once: it asks for it
+# some twenty times in a step, and each time would wait for Python's usual 5 ms. Measured on two
+# cores (`python -m racer_local.research.bench_server --rounds 2 --draft off`): answers over HTTP come
+# at 0.94 and 0.98 of the engine's speed with this, and at 0.91 without.
+_SWITCH_INTERVAL_S = 0.0002
 _BACKLOG = 128
 
 
@@ -86,6 +92,7 @@ def serve(
         on_stop: called at the signal; has to make running answers end soon.
         should_stop: asked several times a second; True ends it as a signal does.
     """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     logging.getLogger("uvicorn.error").addFilter(_not_our_own_cutting)
     config = uvicorn.Config(
         app,
