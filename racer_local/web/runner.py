@@ -25,8 +25,8 @@ __all__ = ["bind", "serve", "url_of"]
 _GRACE_S = 1
 # Event loop and pages have to hand Python back to the thread that decodes at once: it asks for it
 # some twenty times in a step, and each time would wait for Python's usual 5 ms. Measured on two
-# cores (`python -m racer_local.research.bench_server --rounds 2 --draft off`): answers over HTTP come
-# at 0.94 and 0.98 of the engine's speed with this, and at 0.91 without.
+# cores (`python -m racer_local.research.bench_server --rounds 2 --draft off`): answers over HTTP
+# come at 0.94 and 0.98 of the engine's speed with this, and at 0.91 without.
 _SWITCH_INTERVAL_S = 0.0002
 _BACKLOG = 128
 
