@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,9 @@ _NO_TOKEN = -1
 _PIECE_BYTES = 64
 # Texts from this length on are cut at special tokens before llama.cpp sees them.
 _LONG_BYTES = 8192
-_SPECIAL = (
-    llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
-    | llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
-    | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
-)
+# llama.cpp makes some tokens both of these and defined by the user.
+_CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN | llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
+_SPECIAL = _CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
 
 
 class LlamaModel:
@@ -179,23 +177,22 @@ class LlamaModel:
             raise ConfigError(
                 f"the text is not valid Unicode: lone surrogate at character {error.start}"
             ) from None
-        parts = [encoded]
-        # What is added at the end would be added to every part. Without control tokens there are
-        # seldom many special ones in a text.
-        if (
-            parse_special
-            and len(encoded) > _LONG_BYTES
-            and not (add_special and llama_cpp.llama_vocab_get_add_eos(self._vocab))
-        ):
-            parts = list(self._special_tokens.parts(encoded))
         tokens: list[TokenId] = []
-        for i, part in enumerate(parts):
+        for i, part in enumerate(self._parts(encoded, add_special, parse_special)):
             is_added = add_special and i == 0
             found = self._tokenized(part, add_special=is_added, parse_special=parse_special)
             tokens.extend(found.tolist())
         if add_special and self.adds_bos and tokens[:2] == [self.bos, self.bos]:
             del tokens[0]
         return tokens
+
+    def _parts(self, text: bytes, add_special: bool, parse_special: bool) -> Iterable[bytes]:
+        # What is added at the end would be added to every part.
+        if len(text) <= _LONG_BYTES or (
+            add_special and llama_cpp.llama_vocab_get_add_eos(self._vocab)
+        ):
+            return [text]
+        return self._special_tokens.parts(text, parse_special=parse_special)
 
     def _tokenized(
         self, text: bytes, *, add_special: bool, parse_special: bool
@@ -220,11 +217,11 @@ class LlamaModel:
         for token in range(self.n_vocab):
             bits = int(attributes(self._vocab, token))
             if bits & _SPECIAL:
-                text = self._read_piece(token, True)
+                text = llama_cpp.llama_vocab_get_text(self._vocab, token)
                 found.append(
                     SpecialToken(
                         text,
-                        is_control=not bits & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED,
+                        is_control=bool(bits & _CONTROL),
                         strips_left=bool(bits & llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
                         strips_right=bool(bits & llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP),
                     )
@@ -239,9 +236,12 @@ class LlamaModel:
         """
         self._require_open()
         encoded = text.encode("utf-8", "replace")
-        found = self._tokenized(encoded, add_special=False, parse_special=False)
-        # Not a view of the buffer, which is as long as the text has bytes.
-        return np.array(found)
+        parts = [
+            # Not a view of the buffer, which is as long as the text has bytes.
+            self._tokenized(part, add_special=False, parse_special=False).copy()
+            for part in self._parts(encoded, False, False)
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
     def piece(self, token: TokenId, *, special: bool = False) -> bytes:
         """Return the bytes of a token; a control token has none unless ``special``."""

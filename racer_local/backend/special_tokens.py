@@ -56,28 +56,33 @@ class SpecialTokens:
             self._automaton.add_word(letters, (len(letters), is_control, is_firm))
         self._automaton.make_automaton()
 
-    def parts(self, text: bytes) -> Iterator[bytes]:
-        """Cut a UTF-8 text behind control tokens that are read in it; together they are the text.
+    def parts(self, text: bytes, *, parse_special: bool) -> Iterator[bytes]:
+        """Cut a UTF-8 text behind special tokens that are read in it; together they are the text.
 
-        A part is ended where it can be as soon as it has some 2,000 bytes.
+        A part is ended where it can be as soon as it has some 2,000 bytes. Control tokens are
+        read with ``parse_special`` only, tokens that a user defined always.
         """
         start = 0
-        for cut in self._cuts(text) if len(self._automaton) else ():
+        for cut in self._cuts(text, parse_special) if len(self._automaton) else ():
             if cut - start >= _PART_BYTES:
                 yield text[start:cut]
                 start = cut
         if start < len(text):
             yield text[start:]
 
-    def _cuts(self, text: bytes) -> Iterator[int]:
-        """Yield where control tokens end that are sure to be found.
+    def _cuts(self, text: bytes, parse_special: bool) -> Iterator[int]:
+        """Yield where special tokens end that are sure to be found.
 
         llama.cpp finds the longest special tokens first, wherever they are. So one is sure to be
         found if all others that overlap with it lie within it.
         """
+        # Of those that end at the same byte the longest comes first, and the others lie within it.
+        longest: dict[int, tuple[int, bool]] = {}
+        for end, (n, is_control, is_firm) in self._automaton.iter(text.decode("latin-1")):
+            if end not in longest and (parse_special or not is_control):
+                longest[end] = n, is_firm
         matches = sorted(
-            (end + 1 - n, -(end + 1), is_control and is_firm)
-            for end, (n, is_control, is_firm) in self._automaton.iter(text.decode("latin-1"))
+            (end + 1 - n, -(end + 1), is_firm) for end, (n, is_firm) in longest.items()
         )
         first_end = last_end = 0
         is_sure = False

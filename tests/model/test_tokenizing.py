@@ -73,6 +73,18 @@ def test_a_text_of_control_tokens_is_handed_over_in_parts_of_bounded_size(
     assert max(sizes) < 3000
 
 
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("line", ["a\n", "\n", "\n" * 32 + "a"])
+def test_tokens_that_a_user_defined_are_cut_at_too(
+    gemma: Session, line: str, special: bool
+) -> None:
+    text = line * (10_000 // len(line))
+    tokens = gemma.model.tokenize(text, parse_special=special)
+    assert tokens == native(gemma.model, text, special=special)
+    plain = gemma.model.tokenize_text(text).tolist()
+    assert plain == gemma.model.tokenize(text, add_special=False, parse_special=False)
+
+
 def test_threads_that_read_pieces_at_once_get_the_right_bytes(
     tiny_path: Callable[[str], Path],
 ) -> None:
