@@ -53,13 +53,6 @@ class Reliability:
             self._sum[place] += prob
             self._taken[place] += tree.tokens[child] == token
 
-    def merge(self, other: Reliability) -> None:
-        """Add the counts of another."""
-        for i in range(_N_BINS):
-            self._count[i] += other._count[i]
-            self._sum[i] += other._sum[i]
-            self._taken[i] += other._taken[i]
-
     def table(self) -> list[ReliabilityBin]:
         """List the bins that have something in them."""
         return [

@@ -101,9 +101,7 @@ def test_reliability_counts_the_children_of_accepted_nodes_given_their_parent() 
     reliability = Reliability()
     reliability.count(tree, ROOT, 2)
     reliability.count(tree, first, 9)
-    other = Reliability()
-    other.merge(reliability)
-    table = {bin_["low"]: bin_ for bin_ in other.table()}
+    table = {bin_["low"]: bin_ for bin_ in reliability.table()}
     assert set(table) == {0.1, 0.5, 0.8}
     assert table[0.8]["taken"] == 1.0
     assert table[0.5]["estimated"] == pytest.approx(0.5)
